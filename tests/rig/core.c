@@ -199,9 +199,17 @@ void rig_open_on(struct rig *r, uint64_t seed, const char *host) {
   rig_open_with(r, &(struct core_config){.seed = seed, .host = host});
 }
 
+void rig_test(void (*run)(struct rig *r, struct node *n)) {
+  struct rig r = {0};
+  struct node n[RIG_NODES_MAX];
+  run(&r, n);
+  rig_close(&r);
+}
+
 void rig_open_with(struct rig *r, const struct core_config *config) {
-  memset(r, 0, sizeof *r);
-  r->config = *config;
+  struct core_config with = *config; /* it may be the rig's own */
+  rig_close(r);
+  r->config = with;
   r->config.saves = true;
   r->core = core_create(&r->config);
   r->now_ms = 1000;
@@ -237,6 +245,7 @@ void rig_close(struct rig *r) {
   free(r->sent);
   buf_finish(&r->log);
   buf_finish(&r->events);
+  memset(r, 0, sizeof *r);
 }
 
 /* What the driver knows of the daemon i. */

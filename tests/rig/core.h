@@ -105,8 +105,17 @@ struct rig {
   char unclaimed[CLAIM_NAME_MAX + 1]; /* the prefix of the last JOB_EFFECT_UNCLAIM; "": none */
 };
 
-void rig_open(struct rig *r,
-              uint64_t seed); /* 2 nodes, 3 restarts, 30 s last call, 10 min join, 30 s stop, 5 s lease */
+/* A test gets a rig that is all zeros, and RIG_NODES_MAX nodes. It is closed behind the test. With tests/rig/unit.h. */
+#define RIG_TEST(name)                                                                                                 \
+  static void name(struct rig *r, struct node *n);                                                                     \
+  UNIT_TEST(run_##name) {                                                                                              \
+    rig_test(name);                                                                                                    \
+  }                                                                                                                    \
+  static void name(struct rig *r, struct node *n)
+void rig_test(void (*run)(struct rig *r, struct node *n));
+
+/* 2 nodes, 3 restarts, 30 s last call, 10 min join, 30 s stop, 5 s lease. A rig that is open is closed first. */
+void rig_open(struct rig *r, uint64_t seed);
 void rig_open_on(struct rig *r, uint64_t seed, const char *host); /* the daemon's host */
 void rig_open_with(struct rig *r, const struct core_config *config);
 void rig_close(struct rig *r);

@@ -19,7 +19,7 @@
 #define RUNS_END  "cmR6di9jbGFpbXMvMC9ydW4w"     /* rdzv/claims/0/run0 */
 #define END       "cmR6di9jbGFpbXMvMC9qL2VuZA==" /* rdzv/claims/0/j/end */
 
-static void test_requests(void **state) {
+UNIT_TEST(test_requests) {
   struct buf b = BUF_INIT;
   etcd_put_create(&b, "0/j/1", "x");
   assert_string_equal(buf_text(&b),
@@ -72,7 +72,7 @@ static void check_answer(const char *body, enum claim_answer wanted, const char 
   ",\"kvs\":[{\"key\":\"eA==\",\"create_revision\":\"3\"" value "}],\"count\":\"1\"}},{\"response_range\":{" HEADER    \
   "}}]}"
 
-static void test_answers(void **state) {
+UNIT_TEST(test_answers) {
   check_answer("{" HEADER ",\"succeeded\":true,\"responses\":[{\"response_put\":{" HEADER "}}]}", CLAIM_WON, "");
   check_answer(IS_THERE(",\"value\":\"eA==\""), CLAIM_WON, ""); /* ours, by an answer that was lost */
   check_answer(IS_THERE(",\"value\":\"eQ==\""), CLAIM_TAKEN, "y");
@@ -95,7 +95,7 @@ static void check_failure(long status, const char *body, const char *why) {
   buf_finish(&there);
 }
 
-static void test_failures(void **state) {
+UNIT_TEST(test_failures) {
   char *large = malloc(ETCD_ANSWER_MAX + 2);
   memset(large, ' ', ETCD_ANSWER_MAX + 1);
   memcpy(large, "{" HEADER "}", strlen("{" HEADER "}"));
@@ -114,17 +114,7 @@ static void test_failures(void **state) {
   free(large);
 }
 
-static void test_end(void **state) {
+UNIT_TEST(test_end) {
   static const char done[] = "{" HEADER ",\"succeeded\":true,\"responses\":[{\"response_put\":{}}]}";
   assert_int_equal(etcd_read_end(200, done, strlen(done), NULL), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_requests),
-      cmocka_unit_test(test_answers),
-      cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_end),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,7 +133,7 @@ static void ends(void) {
   assert_int_equal(count_files(), 4);
 }
 
-static void test_an_end(void **state) {
+UNIT_TEST(test_an_end) {
   on_each(ends);
 }
 
@@ -155,7 +155,7 @@ static void ends_that_come_between(void) {
   assert_int_equal(count_files(), 2); /* the ends */
 }
 
-static void test_ends_that_come_between(void **state) {
+UNIT_TEST(test_ends_that_come_between) {
   on_each(ends_that_come_between);
 }
 
@@ -184,7 +184,7 @@ static void runs(void) {
   expect_run("0/j/l", "x", CLAIM_FAILED, "with a slash");
 }
 
-static void test_runs(void **state) {
+UNIT_TEST(test_runs) {
   on_each(runs);
 }
 
@@ -199,7 +199,7 @@ static void runs_that_begin_at_once(void) {
   assert_int_equal(count_files(), 1);
 }
 
-static void test_runs_that_begin_at_once(void **state) {
+UNIT_TEST(test_runs_that_begin_at_once) {
   on_each(runs_that_begin_at_once);
 }
 
@@ -215,7 +215,7 @@ static void runs_that_end_meanwhile(void) {
   assert_int_equal(count_files(), 2); /* the ends */
 }
 
-static void test_runs_that_end_meanwhile(void **state) {
+UNIT_TEST(test_runs_that_end_meanwhile) {
   on_each(runs_that_end_meanwhile);
 }
 
@@ -252,11 +252,11 @@ static void one_run_at_a_time(void) {
   munmap(running, sizeof *running);
 }
 
-static void test_one_run_at_a_time(void **state) {
+UNIT_TEST(test_one_run_at_a_time) {
   on_each(one_run_at_a_time);
 }
 
-static void test_once(void **state) {
+UNIT_TEST(test_once) {
   on_each(once);
 }
 
@@ -279,7 +279,7 @@ static void answers_that_are_lost(void) {
   assert_int_equal(count_files(), 6);
 }
 
-static void test_answers_that_are_lost(void **state) {
+UNIT_TEST(test_answers_that_are_lost) {
   on_each(answers_that_are_lost);
 }
 
@@ -297,7 +297,7 @@ static void a_name_that_comes_between(void) {
   close(fd);
 }
 
-static void test_a_name_that_comes_between(void **state) {
+UNIT_TEST(test_a_name_that_comes_between) {
   on_each(a_name_that_comes_between);
 }
 
@@ -337,7 +337,7 @@ static void race_of_two(void) {
   munmap(won, CLAIMS);
 }
 
-static void test_one_alone_wins(void **state) {
+UNIT_TEST(test_one_alone_wins) {
   on_each(race_of_two);
 }
 
@@ -363,7 +363,7 @@ static void sweeping(void) {
   assert_int_equal(access(in_folder(".claim-young"), F_OK), -1);
 }
 
-static void test_files_of_the_dead_are_swept(void **state) {
+UNIT_TEST(test_files_of_the_dead_are_swept) {
   on_each(sweeping);
 }
 
@@ -384,7 +384,7 @@ static void what_is_no_claim(void) {
   expect("0/longest", "x", CLAIM_TAKEN, large);
 }
 
-static void test_what_is_no_claim(void **state) {
+UNIT_TEST(test_what_is_no_claim) {
   on_each(what_is_no_claim);
 }
 
@@ -422,7 +422,7 @@ static void folders(void) {
   folder_close(open_folder(at));
 }
 
-static void test_folders(void **state) {
+UNIT_TEST(test_folders) {
   on_each(folders);
 }
 
@@ -439,7 +439,7 @@ static void a_folder_that_changes(void) {
   expect("0/j/2", "mine", CLAIM_WON, "");
 }
 
-static void test_a_folder_that_changes(void **state) {
+UNIT_TEST(test_a_folder_that_changes) {
   on_each(a_folder_that_changes);
 }
 
@@ -470,7 +470,7 @@ static void as_nobody(void) {
   folder_close(open_folder(path)); /* root may */
 }
 
-static void test_other_users(void **state) {
+UNIT_TEST(test_other_users) {
   if (geteuid() != 0) skip();
   on_each(as_nobody);
 }
@@ -501,30 +501,12 @@ static void closed_for_a_while(void) {
   assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_a_folder_that_is_closed_for_a_while(void **state) {
+UNIT_TEST(test_a_folder_that_is_closed_for_a_while) {
   if (geteuid() != 0) skip();
   on_each(closed_for_a_while);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_once),
-      cmocka_unit_test(test_an_end),
-      cmocka_unit_test(test_runs),
-      cmocka_unit_test(test_runs_that_begin_at_once),
-      cmocka_unit_test(test_runs_that_end_meanwhile),
-      cmocka_unit_test(test_one_run_at_a_time),
-      cmocka_unit_test(test_ends_that_come_between),
-      cmocka_unit_test(test_answers_that_are_lost),
-      cmocka_unit_test(test_a_name_that_comes_between),
-      cmocka_unit_test(test_one_alone_wins),
-      cmocka_unit_test(test_files_of_the_dead_are_swept),
-      cmocka_unit_test(test_what_is_no_claim),
-      cmocka_unit_test(test_folders),
-      cmocka_unit_test(test_a_folder_that_changes),
-      cmocka_unit_test(test_other_users),
-      cmocka_unit_test(test_a_folder_that_is_closed_for_a_while),
-  };
   umask(022);
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

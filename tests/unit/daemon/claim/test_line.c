@@ -8,7 +8,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_requests(void **state) {
+UNIT_TEST(test_requests) {
   static const char content[] = "{\"daemon\":\"\xc3\xbc\",\"line\":\"\n\"}";
   struct buf b = BUF_INIT;
   struct claim_request r;
@@ -41,7 +41,7 @@ static void test_requests(void **state) {
   buf_finish(&b);
 }
 
-static void test_the_longest_request(void **state) {
+UNIT_TEST(test_the_longest_request) {
   static char name[CLAIM_NAME_MAX + 2], content[CLAIM_CONTENT_MAX + 1];
   struct buf b = BUF_INIT;
   struct claim_request r;
@@ -61,7 +61,7 @@ static void test_the_longest_request(void **state) {
   buf_finish(&b);
 }
 
-static void test_replies(void **state) {
+UNIT_TEST(test_replies) {
   static const enum claim_answer answers[] = {CLAIM_WON, CLAIM_TAKEN, CLAIM_FAILED};
   for (size_t i = 0; i < 3; i++) {
     struct buf b = BUF_INIT;
@@ -75,7 +75,7 @@ static void test_replies(void **state) {
   }
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   static const char *const requests[] = {"",
                                          "x",
                                          "[]",
@@ -102,14 +102,4 @@ static void test_refused(void **state) {
   }
   for (size_t i = 0; i < sizeof replies / sizeof *replies; i++)
     assert_int_equal(claim_read_reply(replies[i], strlen(replies[i]), &r, &e), -EBADMSG);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_requests),
-      cmocka_unit_test(test_the_longest_request),
-      cmocka_unit_test(test_replies),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ static const char *file_of(const char *name) {
   return file;
 }
 
-static void test_what_becomes_of_a_name(void **state) {
+UNIT_TEST(test_what_becomes_of_a_name) {
   assert_string_equal(file_of("1000/train/01a2-5f/3"), "1000,train,01a2-5f,3");
   assert_string_equal(file_of("1000/my%20job_v1.2/5f/12"), "1000,my%20job_v1.2,5f,12");
   assert_string_equal(file_of("1000/train/"), "1000,train,");
@@ -26,7 +26,7 @@ static void test_what_becomes_of_a_name(void **state) {
   assert_string_equal(file_of("a,b+c~d"), "a+2cb+2bc+7ed");
 }
 
-static void test_a_long_part_is_hashed(void **state) {
+UNIT_TEST(test_a_long_part_is_hashed) {
   char name[CLAIM_NAME_MAX + 1], first[CLAIM_FILE_MAX + 1], prefix[CLAIM_NAME_MAX + 1];
   char job[385];
   memset(job, 'x', sizeof job - 1);
@@ -42,7 +42,7 @@ static void test_a_long_part_is_hashed(void **state) {
 }
 
 /* Every pair of short names from an alphabet with all special characters. */
-static void test_names_do_not_meet(void **state) {
+UNIT_TEST(test_names_do_not_meet) {
   enum { ALPHABET = 9, NAMES = ALPHABET * ALPHABET * ALPHABET };
   static const char letters[ALPHABET + 1] = "a2ce,+~./";
   static char files[NAMES][CLAIM_FILE_MAX + 1];
@@ -63,7 +63,7 @@ static void check_end(const char *name, const char *wanted) {
   assert_string_equal(end, wanted);
 }
 
-static void test_the_end_of_a_prefix(void **state) {
+UNIT_TEST(test_the_end_of_a_prefix) {
   char longest[CLAIM_NAME_MAX + 1];
   check_end("0/j/i/12", "0/j/i/end");
   check_end("0/j/i/", "0/j/i/end");
@@ -81,7 +81,7 @@ static void check_refused(const char *name, bool prefix, const char *why) {
   if (!strstr(e.text, why)) fail_msg("'%s' does not say '%s'", e.text, why);
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   char longest[CLAIM_NAME_MAX + 2];
   memset(longest, 'x', sizeof longest - 1);
   longest[sizeof longest - 1] = '\0';
@@ -104,7 +104,7 @@ static void test_refused(void **state) {
   assert_int_equal(claim_file_name(longest, (char[CLAIM_FILE_MAX + 1]){0}, NULL), -EINVAL);
 }
 
-static void test_runs(void **state) {
+UNIT_TEST(test_runs) {
   static const char *const runs[][2] = {{"1000/my%20job/5f-1/", "1000/my%20job/run/5f-1"}, {"0/j/", "0/run/j"}};
   for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
     char name[CLAIM_RUN_NAME_MAX + 1];
@@ -112,16 +112,4 @@ static void test_runs(void **state) {
     assert_string_equal(name, runs[i][1]);
     assert_int_equal(memcmp(name + common - 5, "/run/", 5), 0);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_runs),
-      cmocka_unit_test(test_what_becomes_of_a_name),
-      cmocka_unit_test(test_a_long_part_is_hashed),
-      cmocka_unit_test(test_names_do_not_meet),
-      cmocka_unit_test(test_the_end_of_a_prefix),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

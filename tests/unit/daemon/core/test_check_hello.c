@@ -92,31 +92,26 @@ static const char *spoil(int i, struct hello *h) {
   }
 }
 
-static void test_hostile_values(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_hostile_values) {
   struct msg m;
-  rig_open(&r, 1);
-  nodes_init(&r, n, 2);
+  rig_open(r, 1);
+  nodes_init(r, n, 2);
   for (int i = 0; i < CASES; i++) {
     sound_hello(&n[1], &m);
-    const char *expected = spoil(i, &m.hello), *said = answer(&r, &n[1], &m);
+    const char *expected = spoil(i, &m.hello), *said = answer(r, &n[1], &m);
     if (!said || !strstr(said, expected)) fail_msg("case %d: %s", i, said ? said : "welcomed");
-    assert_true(core_idle(r.core));
-    assert_false(core_served(r.core));
+    assert_true(core_idle(r->core));
+    assert_false(core_served(r->core));
   }
   sound_hello(&n[1], &m);
-  assert_null(answer(&r, &n[1], &m));
-  rig_close(&r);
+  assert_null(answer(r, &n[1], &m));
 }
 
-static void test_sound_values(void **state) {
+RIG_TEST(test_sound_values) {
   for (int i = 0; i < 6; i++) {
-    struct rig r;
-    struct node n[2];
     struct msg m;
-    rig_open(&r, 1);
-    nodes_init(&r, n, 2);
+    rig_open(r, 1);
+    nodes_init(r, n, 2);
     sound_hello(&n[1], &m);
     struct hello *h = &m.hello;
     if (i == 0) h->seal = (struct seal){.base_incarnation = ""};             /* without succession */
@@ -125,49 +120,35 @@ static void test_sound_values(void **state) {
     if (i == 3) h->phase = PHASE_NONE, h->incarnation = RUN, h->round = 9;   /* it knows a later one */
     if (i == 4) h->silent_ms = 60000, h->seal.in_base = h->seal.base_tie_breaker = false;
     if (i == 5) h->follows = "", h->silent_ms = 0, h->term = 0;
-    const char *said = answer(&r, &n[1], &m);
+    const char *said = answer(r, &n[1], &m);
     if (said) fail_msg("case %d: %s", i, said);
-    rig_close(&r);
   }
 }
 
 /* All nodes of a job must agree. */
-static void test_settings_of_several_daemons(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_settings_of_several_daemons) {
   struct msg m;
-  rig_open_with(&r, &(struct core_config){.seed = 1, .claims = true});
-  nodes_init(&r, n, 2);
+  rig_open_with(r, &(struct core_config){.seed = 1, .claims = true});
+  nodes_init(r, n, 2);
   n[0].settings.daemons = 3;
-  node_join(&r, &n[0]);
+  node_join(r, &n[0]);
   node_hello(&n[1], &m);
-  const char *said = answer(&r, &n[1], &m);
+  const char *said = answer(r, &n[1], &m);
   assert_non_null(said);
   assert_non_null(strstr(said, "--endpoint has 1 address here (n1) and 3 in the job; all nodes of a job must agree"));
   m.hello.settings.daemons = 3;
   m.hello.settings.claims = true;
-  said = answer(&r, &n[1], &m);
+  said = answer(r, &n[1], &m);
   assert_non_null(said);
   assert_non_null(strstr(said, "--claim is given here (n1) and not in the job"));
   m.hello.settings.claims = false;
-  assert_null(answer(&r, &n[1], &m));
-  rig_close(&r);
-  rig_open_with(&r, &(struct core_config){.seed = 1, .claims = true});
-  nodes_init(&r, n, 2);
+  assert_null(answer(r, &n[1], &m));
+  rig_open_with(r, &(struct core_config){.seed = 1, .claims = true});
+  nodes_init(r, n, 2);
   n[0].settings.claims = true;
-  node_join(&r, &n[0]);
+  node_join(r, &n[0]);
   node_hello(&n[1], &m);
-  said = answer(&r, &n[1], &m);
+  said = answer(r, &n[1], &m);
   assert_non_null(said);
   assert_non_null(strstr(said, "--claim is not given here (n1) and is in the job"));
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_hostile_values),
-      cmocka_unit_test(test_sound_values),
-      cmocka_unit_test(test_settings_of_several_daemons),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

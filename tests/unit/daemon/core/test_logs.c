@@ -67,25 +67,23 @@ static void begin(struct rig *r, struct node n[2]) {
   rig_forget(r);
 }
 
-static void test_question_and_answer(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  uint64_t conn = ask(&r, 1000, n[1].agent, 5, 500);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_FETCH_LOG), 0);
-  const struct msg *m = rig_last(&r, n[1].conn, MSG_FETCH_LOG);
+RIG_TEST(test_question_and_answer) {
+  begin(r, n);
+  uint64_t conn = ask(r, 1000, n[1].agent, 5, 500);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_FETCH_LOG), 0);
+  const struct msg *m = rig_last(r, n[1].conn, MSG_FETCH_LOG);
   assert_non_null(m);
   assert_int_equal(m->fetch_log.rank, 1);
   assert_int_equal(m->fetch_log.from, 5);
   assert_int_equal(m->fetch_log.wait_ms, 500);
   assert_int_equal(m->fetch_log.tail, -1);
-  assert_true(core_is_followed(r.core));
+  assert_true(core_is_followed(r->core));
   int64_t serial = m->fetch_log.serial;
-  answer(&r, n[0].conn, serial, "lies", 4); /* another node's */
-  answer(&r, n[1].conn, serial + 1, "lies", 4);
-  assert_int_equal(rig_count(&r, conn, MSG_CONTROL_REPLY), 0);
-  answer(&r, n[1].conn, serial, "a\0line", 6);
-  m = rig_last(&r, conn, MSG_CONTROL_REPLY);
+  answer(r, n[0].conn, serial, "lies", 4); /* another node's */
+  answer(r, n[1].conn, serial + 1, "lies", 4);
+  assert_int_equal(rig_count(r, conn, MSG_CONTROL_REPLY), 0);
+  answer(r, n[1].conn, serial, "a\0line", 6);
+  m = rig_last(r, conn, MSG_CONTROL_REPLY);
   assert_non_null(m);
   assert_int_equal(m->id, 7);
   assert_int_equal(m->control_reply.code, 0);
@@ -94,94 +92,74 @@ static void test_question_and_answer(void **state) {
   assert_true(m->control_reply.more && m->control_reply.lost && !m->control_reply.over);
   assert_int_equal(m->raw_len, 6);
   assert_memory_equal(m->raw, "a\0line", 6);
-  assert_true(is_closed(&r, conn));
-  answer(&r, n[1].conn, serial, "again", 5); /* nobody waits for it */
-  assert_int_equal(rig_count(&r, conn, MSG_CONTROL_REPLY), 1);
-  assert_true(core_is_followed(r.core));
-  rig_live(&r, CORE_LOGS_FOLLOWED_MS + 1);
-  assert_false(core_is_followed(r.core));
-  rig_close(&r);
+  assert_true(is_closed(r, conn));
+  answer(r, n[1].conn, serial, "again", 5); /* nobody waits for it */
+  assert_int_equal(rig_count(r, conn, MSG_CONTROL_REPLY), 1);
+  assert_true(core_is_followed(r->core));
+  rig_live(r, CORE_LOGS_FOLLOWED_MS + 1);
+  assert_false(core_is_followed(r->core));
 }
 
 /* To other users the job does not exist. */
-static void test_who_may(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  check_failure(&r, ask(&r, 1001, n[0].agent, 0, 0), 1, "no job of yours has the id job");
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_FETCH_LOG), 0);
-  ask(&r, 0, n[0].agent, 0, 0);
-  ask(&r, 1000, n[0].agent, 0, 0);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_FETCH_LOG), 2);
-  check_failure(&r, ask(&r, 1000, "ab", 0, 0), 1, "is not connected to this daemon now");
-  check_failure(&r, ask(&r, 1000, "", 0, 0), 1, "is not connected to this daemon now");
-  rig_close(&r);
+RIG_TEST(test_who_may) {
+  begin(r, n);
+  check_failure(r, ask(r, 1001, n[0].agent, 0, 0), 1, "no job of yours has the id job");
+  assert_int_equal(rig_count(r, n[0].conn, MSG_FETCH_LOG), 0);
+  ask(r, 0, n[0].agent, 0, 0);
+  ask(r, 1000, n[0].agent, 0, 0);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_FETCH_LOG), 2);
+  check_failure(r, ask(r, 1000, "ab", 0, 0), 1, "is not connected to this daemon now");
+  check_failure(r, ask(r, 1000, "", 0, 0), 1, "is not connected to this daemon now");
 }
 
-static void test_no_answer(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  uint64_t conn = ask(&r, 0, n[0].agent, 0, 1000);
-  rig_live(&r, 1000 + CORE_LOGS_ANSWER_MS - 10);
-  assert_int_equal(rig_count(&r, conn, MSG_CONTROL_REPLY), 0);
-  rig_live(&r, 20);
-  check_failure(&r, conn, 1, "node n0 does not answer");
-  conn = ask(&r, 0, n[0].agent, 0, 1000);
-  rig_closed(&r, n[0].conn);
-  check_failure(&r, conn, 1, "node n0 is not connected any more");
-  conn = ask(&r, 0, n[1].agent, 0, 1000);
-  int64_t serial = rig_last(&r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial;
-  rig_closed(&r, conn); /* the asker goes */
-  answer(&r, n[1].conn, serial, "x", 1);
-  assert_int_equal(rig_count(&r, conn, MSG_CONTROL_REPLY), 0);
-  conn = ask(&r, 0, n[1].agent, 0, 1000);
-  serial = rig_last(&r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial;
+RIG_TEST(test_no_answer) {
+  begin(r, n);
+  uint64_t conn = ask(r, 0, n[0].agent, 0, 1000);
+  rig_live(r, 1000 + CORE_LOGS_ANSWER_MS - 10);
+  assert_int_equal(rig_count(r, conn, MSG_CONTROL_REPLY), 0);
+  rig_live(r, 20);
+  check_failure(r, conn, 1, "node n0 does not answer");
+  conn = ask(r, 0, n[0].agent, 0, 1000);
+  rig_closed(r, n[0].conn);
+  check_failure(r, conn, 1, "node n0 is not connected any more");
+  conn = ask(r, 0, n[1].agent, 0, 1000);
+  int64_t serial = rig_last(r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial;
+  rig_closed(r, conn); /* the asker goes */
+  answer(r, n[1].conn, serial, "x", 1);
+  assert_int_equal(rig_count(r, conn, MSG_CONTROL_REPLY), 0);
+  conn = ask(r, 0, n[1].agent, 0, 1000);
+  serial = rig_last(r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial;
   static char much[LOG_ANSWER_MAX + 1];
-  answer(&r, n[1].conn, serial, much, sizeof much);
-  check_failure(&r, conn, 1, "has sent more lines than were asked for");
-  rig_close(&r);
+  answer(r, n[1].conn, serial, much, sizeof much);
+  check_failure(r, conn, 1, "has sent more lines than were asked for");
 }
 
 /* One user may not take the daemon: neither by many questions, nor by long answers. */
-static void test_limits(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_limits) {
   static char piece[LOG_ANSWER_MAX];
-  begin(&r, n);
-  uint64_t first = ask(&r, 1000, n[0].agent, 0, 1000);
-  for (int i = 1; i < CORE_LOGS_USER_MAX; i++) ask(&r, 1000, n[0].agent, 0, 1000);
-  check_failure(&r, ask(&r, 1000, n[0].agent, 0, 1000), EXIT_CODE_REFUSED,
+  begin(r, n);
+  uint64_t first = ask(r, 1000, n[0].agent, 0, 1000);
+  for (int i = 1; i < CORE_LOGS_USER_MAX; i++) ask(r, 1000, n[0].agent, 0, 1000);
+  check_failure(r, ask(r, 1000, n[0].agent, 0, 1000), EXIT_CODE_REFUSED,
                 "too many rdzvctl logs run at this daemon: 16");
-  for (int i = CORE_LOGS_USER_MAX; i < CORE_LOGS_MAX; i++) ask(&r, 0, n[0].agent, 0, 1000);
-  check_failure(&r, ask(&r, 0, n[0].agent, 0, 1000), EXIT_CODE_REFUSED, "at most 256");
-  rig_closed(&r, first);
-  ask(&r, 0, n[0].agent, 0, 1000); /* there is room again */
-  rig_live(&r, 1000 + CORE_LOGS_ANSWER_MS);
-  rig_forget(&r);
+  for (int i = CORE_LOGS_USER_MAX; i < CORE_LOGS_MAX; i++) ask(r, 0, n[0].agent, 0, 1000);
+  check_failure(r, ask(r, 0, n[0].agent, 0, 1000), EXIT_CODE_REFUSED, "at most 256");
+  rig_closed(r, first);
+  ask(r, 0, n[0].agent, 0, 1000); /* there is room again */
+  rig_live(r, 1000 + CORE_LOGS_ANSWER_MS);
+  rig_forget(r);
   uint64_t conn = 0;
   for (int i = 0; i < 1000; i++) {
-    conn = ask(&r, 1000, n[1].agent, 0, 0);
-    const struct msg *m = rig_last(&r, conn, MSG_CONTROL_REPLY);
+    conn = ask(r, 1000, n[1].agent, 0, 0);
+    const struct msg *m = rig_last(r, conn, MSG_CONTROL_REPLY);
     if (m) break;
-    answer(&r, n[1].conn, rig_last(&r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial, piece, sizeof piece);
+    answer(r, n[1].conn, rig_last(r, n[1].conn, MSG_FETCH_LOG)->fetch_log.serial, piece, sizeof piece);
   }
-  const struct msg *m = rig_last(&r, conn, MSG_CONTROL_REPLY);
+  const struct msg *m = rig_last(r, conn, MSG_CONTROL_REPLY);
   assert_int_equal(m->control_reply.code, 0);
   assert_in_range(m->control_reply.pause_ms, CORE_ANSWERS_AHEAD_MS, 60000);
   assert_int_equal(m->raw_len, 0);
   assert_non_null(n[1].conn); /* it was not blamed for its answers */
-  assert_int_equal(rig_count(&r, n[1].conn, MSG_REFUSED), 0);
-  ask(&r, 0, n[1].agent, 0, 0); /* root has no such limit */
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_question_and_answer),
-      cmocka_unit_test(test_who_may),
-      cmocka_unit_test(test_no_answer),
-      cmocka_unit_test(test_limits),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  assert_int_equal(rig_count(r, n[1].conn, MSG_REFUSED), 0);
+  ask(r, 0, n[1].agent, 0, 0); /* root has no such limit */
 }

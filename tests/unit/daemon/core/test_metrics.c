@@ -30,6 +30,8 @@ static int close_rig(void **state) {
   return 0;
 }
 
+#define METRICS_TEST(name) UNIT_TEST_WITH(name, open_rig, close_rig)
+
 static const char *scrape(int64_t uid, size_t budget) {
   struct metrics_walk *w = metrics_begin(uid, &process);
   buf_clear(&text);
@@ -102,7 +104,7 @@ static void open_two(struct node n[4]) {
   nodes_started(&rig, n, 4);
 }
 
-static void test_a_job(void **state) {
+METRICS_TEST(test_a_job) {
   struct node n[4];
   open_two(n);
   node_progress(&rig, &n[0], 7);
@@ -130,7 +132,7 @@ static void test_a_job(void **state) {
   expect_not("process_virtual_memory_bytes");
 }
 
-static void test_a_failure(void **state) {
+METRICS_TEST(test_a_failure) {
   struct node n[2];
   for (int i = 0; i < 2; i++) node_of(&n[i], i, "train", ADA);
   nodes_join(&rig, n, 2);
@@ -156,7 +158,7 @@ static void test_a_failure(void **state) {
 }
 
 /* Each asker sees what rdzvctl status shows; how long the recoveries of all take is for those who see all. */
-static void test_who_sees_what(void **state) {
+METRICS_TEST(test_who_sees_what) {
   struct node n[4];
   open_two(n);
   scrape(ADA, ALL_AT_ONCE);
@@ -174,7 +176,7 @@ static void test_who_sees_what(void **state) {
   expect("rdzv_recovery_seconds_count");
 }
 
-static void test_states_of_nodes(void **state) {
+METRICS_TEST(test_states_of_nodes) {
   struct node n[3];
   rig.settings.min_nodes = 2;
   rig.settings.max_nodes = 3;
@@ -200,7 +202,7 @@ static void test_states_of_nodes(void **state) {
          "rdzv_nodes{job=\"train\",uid=\"1000\",state=\"away\"} 1\n#");
 }
 
-static void test_names_are_escaped(void **state) {
+METRICS_TEST(test_names_are_escaped) {
   struct node n;
   rig.settings.min_nodes = rig.settings.max_nodes = 1;
   node_of(&n, 0, "a\"b\\c\nd} 1\xc3\xa4", ADA);
@@ -210,7 +212,7 @@ static void test_names_are_escaped(void **state) {
 }
 
 /* A job that has ended stays, until another one has its id. */
-static void test_a_job_that_has_ended(void **state) {
+METRICS_TEST(test_a_job_that_has_ended) {
   struct node n[2], again[2];
   for (int i = 0; i < 2; i++) node_of(&n[i], i, "train", ADA);
   nodes_join(&rig, n, 2);
@@ -233,7 +235,7 @@ static void test_a_job_that_has_ended(void **state) {
 }
 
 /* Prometheus takes a counter that goes back for one that began again, and would count an hour twice. */
-static void test_no_counter_goes_back(void **state) {
+METRICS_TEST(test_no_counter_goes_back) {
   static const char *const series = "rdzv_job_seconds_total{job=\"train\",uid=\"1000\",bucket=\"productive\"} ";
   static const char *const lost = "rdzv_job_seconds_total{job=\"train\",uid=\"1000\",bucket=\"lost\"} ";
   struct node n[2];
@@ -264,7 +266,7 @@ static void test_no_counter_goes_back(void **state) {
   assert_true(before > 190 && before < 205); /* made up for: 200 steps of a second each */
 }
 
-static void test_pieces_are_the_whole(void **state) {
+METRICS_TEST(test_pieces_are_the_whole) {
   struct node n[4];
   open_two(n);
   node_progress(&rig, &n[0], 7);
@@ -275,7 +277,7 @@ static void test_pieces_are_the_whole(void **state) {
 }
 
 /* Between any two pieces: a node is lost, a job ends and is forgotten, another one comes. */
-static void test_everything_changes(void **state) {
+METRICS_TEST(test_everything_changes) {
   for (int at = 0, last = 0; at <= last; at++) {
     struct node n[6], late;
     rig_close(&rig);
@@ -306,7 +308,7 @@ static void test_everything_changes(void **state) {
   }
 }
 
-static void test_a_walk_that_is_given_up(void **state) {
+METRICS_TEST(test_a_walk_that_is_given_up) {
   struct node n[4];
   open_two(n);
   for (int pieces = 0; pieces < 20; pieces++) {
@@ -315,21 +317,4 @@ static void test_a_walk_that_is_given_up(void **state) {
     metrics_end(w);
   }
   metrics_end(NULL);
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_rig, close_rig)
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_job),
-      TEST(test_a_failure),
-      TEST(test_who_sees_what),
-      TEST(test_states_of_nodes),
-      TEST(test_names_are_escaped),
-      TEST(test_a_job_that_has_ended),
-      TEST(test_no_counter_goes_back),
-      TEST(test_pieces_are_the_whole),
-      TEST(test_everything_changes),
-      TEST(test_a_walk_that_is_given_up),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

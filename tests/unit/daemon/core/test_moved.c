@@ -102,78 +102,70 @@ static void come_from(struct rig *r, struct node *n, const char *daemon, int64_t
 
 /* The life of an entry. -------------------------------------------------------------------------------------------- */
 
-static void test_newcomers_are_sent_on(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_rig(&r);
+RIG_TEST(test_newcomers_are_sent_on) {
+  open_rig(r);
   const struct forward f = forward_to(THERE, 3, 2);
-  uint64_t conn = say(&r, &f);
-  assert_null(rig_last(&r, conn, MSG_REFUSED));
-  rig_joined(&r, n, 2);
-  for (int i = 0; i < 2; i++) assert_sent_on(&r, &n[i]);
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_MOVED);
+  uint64_t conn = say(r, &f);
+  assert_null(rig_last(r, conn, MSG_REFUSED));
+  rig_joined(r, n, 2);
+  for (int i = 0; i < 2; i++) assert_sent_on(r, &n[i]);
+  const struct msg *m = rig_last(r, n[0].conn, MSG_MOVED);
   assert_string_equal(m->moved.incarnation, RUN);
   assert_int_equal(m->moved.round, 3);
-  assert_true(core_idle(r.core));
-  assert_false(core_served(r.core));
-  assert_true(core_sends_on(r.core));
-  assert_int_equal(core_deadline(r.core), r.now_ms + MOVED_KEEP_MS);
-  close_rig(&r);
+  assert_true(core_idle(r->core));
+  assert_false(core_served(r->core));
+  assert_true(core_sends_on(r->core));
+  assert_int_equal(core_deadline(r->core), r->now_ms + MOVED_KEEP_MS);
+  close_rig(r);
 }
 
 /* It lives as long as FORWARDs come, and not longer. */
-static void test_it_is_forgotten(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_rig(&r);
+RIG_TEST(test_it_is_forgotten) {
+  open_rig(r);
   const struct forward f = forward_to(THERE, 3, 2);
-  nodes_init(&r, n, 2);
+  nodes_init(r, n, 2);
   for (int i = 0; i < 20; i++) {
-    say(&r, &f);
-    rig_run(&r, 5000);
+    say(r, &f);
+    rig_run(r, 5000);
   }
-  rig_run(&r, MOVED_KEEP_MS - 5001);
-  node_join(&r, &n[0]);
-  assert_sent_on(&r, &n[0]);
-  rig_run(&r, 1);
-  assert_false(core_sends_on(r.core));
-  assert_int_equal(core_deadline(r.core), UINT64_MAX);
-  nodes_join(&r, n, 2);
-  for (int i = 0; i < 2; i++) assert_welcome(&r, &n[i]);
+  rig_run(r, MOVED_KEEP_MS - 5001);
+  node_join(r, &n[0]);
+  assert_sent_on(r, &n[0]);
+  rig_run(r, 1);
+  assert_false(core_sends_on(r->core));
+  assert_int_equal(core_deadline(r->core), UINT64_MAX);
+  nodes_join(r, n, 2);
+  for (int i = 0; i < 2; i++) assert_welcome(r, &n[i]);
   assert_int_equal(n[0].world_size, 2);
-  close_rig(&r);
+  close_rig(r);
 }
 
-static void test_a_late_tick_sends_nobody_on(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
+RIG_TEST(test_a_late_tick_sends_nobody_on) {
+  open_rig(r);
   const struct forward f = forward_to(THERE, 3, 2);
-  say(&r, &f);
-  r.now_ms += MOVED_KEEP_MS; /* no tick yet */
-  node_init(&r, &n, 0);
-  node_join(&r, &n);
-  assert_welcome(&r, &n);
-  close_rig(&r);
+  say(r, &f);
+  r->now_ms += MOVED_KEEP_MS; /* no tick yet */
+  node_init(r, n, 0);
+  node_join(r, n);
+  assert_welcome(r, n);
+  close_rig(r);
 }
 
 /* A job here. ------------------------------------------------------------------------------------------------------ */
 
-static void test_a_job_without_a_round_goes_there(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
-  rig_joined(&r, &n, 1);
-  assert_string_equal(rig_state(&r, "job"), "forming");
+RIG_TEST(test_a_job_without_a_round_goes_there) {
+  open_rig(r);
+  rig_joined(r, n, 1);
+  assert_string_equal(rig_state(r, "job"), "forming");
   const struct forward f = forward_to(THERE, 1, 1);
-  rig_forget(&r);
-  say(&r, &f);
-  assert_sent_on(&r, &n);
-  assert_non_null(strstr(buf_text(&r.log), "job job: it is with the daemon on gpu2 (10.0.0.77:29400), in round 1"));
-  rig_run(&r, MOVED_KEEP_MS);
-  assert_int_equal(core_deadline(r.core), UINT64_MAX); /* the job is forgotten */
-  assert_true(core_idle(r.core));
-  close_rig(&r);
+  rig_forget(r);
+  say(r, &f);
+  assert_sent_on(r, n);
+  assert_non_null(strstr(buf_text(&r->log), "job job: it is with the daemon on gpu2 (10.0.0.77:29400), in round 1"));
+  rig_run(r, MOVED_KEEP_MS);
+  assert_int_equal(core_deadline(r->core), UINT64_MAX); /* the job is forgotten */
+  assert_true(core_idle(r->core));
+  close_rig(r);
 }
 
 static void beat(struct rig *r, struct node *n, size_t n_nodes) {
@@ -184,32 +176,30 @@ static void beat(struct rig *r, struct node *n, size_t n_nodes) {
 }
 
 /* With a majority behind it, this daemon has the latest round. Where none is asked, a later token counts. */
-static void test_a_daemon_in_charge_keeps_its_job(void **state) {
+RIG_TEST(test_a_daemon_in_charge_keeps_its_job) {
   for (int alone = 0; alone < 2; alone++) {
-    struct rig r;
-    struct node n[2];
-    open_rig(&r);
-    if (alone) r.settings.daemons = 0;
-    rig_running(&r, n, 2);
-    beat(&r, n, 2);
+    open_rig(r);
+    if (alone) r->settings.daemons = 0;
+    rig_running(r, n, 2);
+    beat(r, n, 2);
     struct forward f = forward_to(THERE, 7, 9);
     f.incarnation = f.origin = n[0].incarnation;
     f.round = 1;
-    say(&r, &f);
-    for (int i = 0; i < 2; i++) assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
-    assert_string_equal(rig_state(&r, "job"), "running");
-    assert_non_null(strstr(buf_text(&r.log), "but this one is in charge"));
-    rig_forget(&r);
+    say(r, &f);
+    for (int i = 0; i < 2; i++) assert_null(rig_last(r, n[i].conn, MSG_MOVED));
+    assert_string_equal(rig_state(r, "job"), "running");
+    assert_non_null(strstr(buf_text(&r->log), "but this one is in charge"));
+    rig_forget(r);
     f.round = 2;
-    say(&r, &f);
+    say(r, &f);
     for (int i = 0; i < 2; i++)
       if (alone)
-        assert_sent_on(&r, &n[i]);
+        assert_sent_on(r, &n[i]);
       else
-        assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
-    assert_int_equal(core_sends_on(r.core), alone);
-    assert_int_equal(core_idle(r.core), alone);
-    close_rig(&r);
+        assert_null(rig_last(r, n[i].conn, MSG_MOVED));
+    assert_int_equal(core_sends_on(r->core), alone);
+    assert_int_equal(core_idle(r->core), alone);
+    close_rig(r);
   }
 }
 
@@ -223,106 +213,100 @@ static void assert_older(const struct msg *m, const char *addr, const char *daem
   assert_int_equal(m->moved.round, round);
 }
 
-static void test_the_younger_of_two_runs_hears_of_the_older(void **state) {
-  struct rig r;
-  open_rig(&r);
+RIG_TEST(test_the_younger_of_two_runs_hears_of_the_older) {
+  open_rig(r);
   struct forward f = forward_to(THERE, 7, 9);
-  assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
+  assert_null(rig_last(r, say(r, &f), MSG_MOVED));
   f.round = 6; /* an earlier round of the same run: the daemon tells nobody */
-  assert_null(rig_last(&r, say(&r, &f), MSG_MOVED));
+  assert_null(rig_last(r, say(r, &f), MSG_MOVED));
   f.origin = RUN;
   f.round = 8;
   f.daemon = ELSEWHERE;
   f.addr = "10.0.0.99";
-  const struct msg *m = rig_last(&r, say(&r, &f), MSG_MOVED);
+  const struct msg *m = rig_last(r, say(r, &f), MSG_MOVED);
   assert_older(m, "10.0.0.77", THERE, BEFORE, 7);
   assert_string_equal(m->moved.host, "gpu2");
   assert_int_equal(m->moved.term, 9);
   assert_string_equal(m->moved.incarnation, RUN);
-  close_rig(&r);
+  close_rig(r);
 }
 
 /* The job has formed twice, apart. */
-static void test_the_older_of_two_runs_goes_on(void **state) {
+RIG_TEST(test_the_older_of_two_runs_goes_on) {
   for (int older = 0; older < 2; older++) {
-    struct rig r;
-    struct node n[2], other;
-    open_rig(&r);
-    rig_running(&r, n, 2);
-    beat(&r, n, 2);
-    rig_forget(&r);
+    struct node other;
+    open_rig(r);
+    rig_running(r, n, 2);
+    beat(r, n, 2);
+    rig_forget(r);
     struct forward f = forward_to(THERE, 7, 9);
     f.incarnation = LATER;
     f.origin = older ? BEFORE : LATER;
-    const struct msg *answer = rig_last(&r, say(&r, &f), MSG_MOVED);
+    const struct msg *answer = rig_last(r, say(r, &f), MSG_MOVED);
     for (int i = 0; i < 2; i++)
       if (older)
-        assert_sent_on(&r, &n[i]);
+        assert_sent_on(r, &n[i]);
       else
-        assert_null(rig_last(&r, n[i].conn, MSG_MOVED));
+        assert_null(rig_last(r, n[i].conn, MSG_MOVED));
     if (older)
       assert_null(answer);
     else
       assert_older(answer, "10.0.255.1", HERE, n[0].incarnation, 1);
-    if (older) node_back(&r, &n[0], PHASE_RUNNING); /* the other daemon does not answer it: it may not run on here */
-    if (older) assert_sent_on(&r, &n[0]);
-    node_init(&r, &other, 5); /* and one of a younger run that comes itself */
+    if (older) node_back(r, &n[0], PHASE_RUNNING); /* the other daemon does not answer it: it may not run on here */
+    if (older) assert_sent_on(r, &n[0]);
+    node_init(r, &other, 5); /* and one of a younger run that comes itself */
     snprintf(other.incarnation, sizeof other.incarnation, LATER);
     snprintf(other.voted_incarnation, sizeof other.voted_incarnation, LATER);
     snprintf(other.origin, sizeof other.origin, LATER);
     other.round = other.voted_round = 1;
     other.node_rank = 0;
     other.nodes = 2;
-    if (!older) node_back(&r, &other, PHASE_RUNNING);
-    if (!older) assert_non_null(strstr(rig_last(&r, other.conn, MSG_STALE)->stale.text, "began before this node's"));
-    close_rig(&r);
+    if (!older) node_back(r, &other, PHASE_RUNNING);
+    if (!older) assert_non_null(strstr(rig_last(r, other.conn, MSG_STALE)->stale.text, "began before this node's"));
+    close_rig(r);
   }
 }
 
 /* Its nodes follow another one, or are cut off. */
-static void test_a_daemon_without_a_majority_gives_up(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_rig(&r);
-  rig_running(&r, n, 2);
-  beat(&r, n, 2);
-  r.now_ms += 4000;
-  rig_forget(&r);
+RIG_TEST(test_a_daemon_without_a_majority_gives_up) {
+  open_rig(r);
+  rig_running(r, n, 2);
+  beat(r, n, 2);
+  r->now_ms += 4000;
+  rig_forget(r);
   struct forward f = forward_to(THERE, 1, 2);
   f.incarnation = f.origin = n[0].incarnation;
-  say(&r, &f);
-  for (int i = 0; i < 2; i++) assert_sent_on(&r, &n[i]);
-  rig_forget(&r);
-  node_back(&r, &n[1], PHASE_RUNNING); /* as if it had not read it */
-  assert_sent_on(&r, &n[1]);
-  close_rig(&r);
+  say(r, &f);
+  for (int i = 0; i < 2; i++) assert_sent_on(r, &n[i]);
+  rig_forget(r);
+  node_back(r, &n[1], PHASE_RUNNING); /* as if it had not read it */
+  assert_sent_on(r, &n[1]);
+  close_rig(r);
 }
 
 /* The nodes of an ended run learn how it ended. */
-static void test_an_end_comes_first(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_rig(&r);
-  rig_running(&r, n, 2);
-  nodes_finished(&r, n, 2);
-  node_end_ack(&r, &n[0]);
-  node_drop(&r, &n[1]);
+RIG_TEST(test_an_end_comes_first) {
+  open_rig(r);
+  rig_running(r, n, 2);
+  nodes_finished(r, n, 2);
+  node_end_ack(r, &n[0]);
+  node_drop(r, &n[1]);
   struct forward f = forward_to(THERE, 1, 1);
   f.incarnation = "018bcfe60000-0123456789abcdef";
-  say(&r, &f);
-  node_back(&r, &n[1], PHASE_FINISHED);
-  assert_non_null(rig_last(&r, n[1].conn, MSG_END));
-  assert_null(rig_last(&r, n[1].conn, MSG_MOVED));
+  say(r, &f);
+  node_back(r, &n[1], PHASE_FINISHED);
+  assert_non_null(rig_last(r, n[1].conn, MSG_END));
+  assert_null(rig_last(r, n[1].conn, MSG_MOVED));
   struct node other;
-  node_init(&r, &other, 5);
-  node_join(&r, &other);
-  assert_sent_on(&r, &other);
-  close_rig(&r);
+  node_init(r, &other, 5);
+  node_join(r, &other);
+  assert_sent_on(r, &other);
+  close_rig(r);
 }
 
 /* No circles. ------------------------------------------------------------------------------------------------------ */
 
-static void test_nodes_that_come_from_there(void **state) {
+RIG_TEST(test_nodes_that_come_from_there) {
   static const struct {
     const char *follows;
     int64_t round, term;
@@ -337,171 +321,157 @@ static void test_nodes_that_come_from_there(void **state) {
       {HERE, 2, 1, false},      {"", 0, 0, false},
   };
   for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
-    struct rig r;
-    struct node n;
-    open_rig(&r);
+    open_rig(r);
     const struct forward f = forward_to(THERE, 3, 2);
-    say(&r, &f);
-    node_init(&r, &n, 0);
+    say(r, &f);
+    node_init(r, n, 0);
     if (t[i].round)
-      come_from(&r, &n, t[i].follows, t[i].round, t[i].term, 0);
+      come_from(r, n, t[i].follows, t[i].round, t[i].term, 0);
     else
-      node_join(&r, &n);
+      node_join(r, n);
     if (t[i].stays)
-      assert_welcome(&r, &n);
+      assert_welcome(r, n);
     else
-      assert_sent_on(&r, &n);
-    close_rig(&r);
+      assert_sent_on(r, n);
+    close_rig(r);
   }
 }
 
 /* The named daemon is lost too, and its nodes come here: newcomers follow. */
-static void test_the_job_comes_back(void **state) {
-  struct rig r;
-  struct node n[3];
-  open_rig(&r);
-  r.settings.max_nodes = 3;
+RIG_TEST(test_the_job_comes_back) {
+  open_rig(r);
+  r->settings.max_nodes = 3;
   const struct forward f = forward_to(THERE, 3, 2);
-  say(&r, &f);
-  nodes_init(&r, n, 3);
-  for (int i = 0; i < 2; i++) come_from(&r, &n[i], THERE, 3, 2, i);
-  for (int i = 0; i < 2; i++) assert_welcome(&r, &n[i]);
-  beat(&r, n, 2);
-  node_join(&r, &n[2]);
-  assert_welcome(&r, &n[2]);
-  assert_false(core_sends_on(r.core));
-  close_rig(&r);
+  say(r, &f);
+  nodes_init(r, n, 3);
+  for (int i = 0; i < 2; i++) come_from(r, &n[i], THERE, 3, 2, i);
+  for (int i = 0; i < 2; i++) assert_welcome(r, &n[i]);
+  beat(r, n, 2);
+  node_join(r, &n[2]);
+  assert_welcome(r, &n[2]);
+  assert_false(core_sends_on(r->core));
+  close_rig(r);
 }
 
 /* A FORWARD of a node that lags behind. */
-static void test_an_older_word_is_not_believed(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
-  node_init(&r, &n, 0);
+RIG_TEST(test_an_older_word_is_not_believed) {
+  open_rig(r);
+  node_init(r, n, 0);
   struct forward f = forward_to(THERE, 3, 2);
-  say(&r, &f);
+  say(r, &f);
   struct forward old = forward_to(ELSEWHERE, 3, 1);
   old.host = "gpu3";
   old.addr = "10.0.0.99";
-  say(&r, &old);
+  say(r, &old);
   old.round = 2;
   old.term = 5;
-  say(&r, &old);
+  say(r, &old);
   old.incarnation = BEFORE;
   old.round = 9;
-  say(&r, &old);
-  node_join(&r, &n);
-  assert_sent_on(&r, &n);
+  say(r, &old);
+  node_join(r, n);
+  assert_sent_on(r, n);
   old.incarnation = RUN_TWO;
   old.round = 1;
-  say(&r, &old);
-  node_join(&r, &n);
-  assert_string_equal(rig_last(&r, n.conn, MSG_MOVED)->moved.addr, "10.0.0.99");
-  close_rig(&r);
+  say(r, &old);
+  node_join(r, n);
+  assert_string_equal(rig_last(r, n->conn, MSG_MOVED)->moved.addr, "10.0.0.99");
+  close_rig(r);
 }
 
-static void test_two_addresses_of_one_daemon(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
+RIG_TEST(test_two_addresses_of_one_daemon) {
+  open_rig(r);
   const struct forward f = forward_to(HERE, 3, 2);
-  uint64_t conn = say(&r, &f);
-  assert_null(rig_last(&r, conn, MSG_REFUSED));
-  node_init(&r, &n, 0);
-  node_join(&r, &n);
-  assert_welcome(&r, &n);
-  close_rig(&r);
+  uint64_t conn = say(r, &f);
+  assert_null(rig_last(r, conn, MSG_REFUSED));
+  node_init(r, n, 0);
+  node_join(r, n);
+  assert_welcome(r, n);
+  close_rig(r);
 }
 
 /* Users. ----------------------------------------------------------------------------------------------------------- */
 
-static void test_it_is_for_its_own_user(void **state) {
-  struct rig r;
+RIG_TEST(test_it_is_for_its_own_user) {
   struct node ada, eve;
-  open_rig(&r);
-  node_init(&r, &ada, 0);
-  node_init(&r, &eve, 1);
+  open_rig(r);
+  node_init(r, &ada, 0);
+  node_init(r, &eve, 1);
   ada.key_uid = ADA;
   eve.key_uid = eve.uid = EVE;
-  node_join(&r, &ada);
+  node_join(r, &ada);
   struct forward f = forward_to(THERE, 3, 2); /* names Ada */
-  assert_true(rig_was_closed(&r, say_on(&r, &f, EVE, 0)));
-  assert_null(rig_last(&r, ada.conn, MSG_MOVED));
-  node_join(&r, &eve);
-  assert_sent_on(&r, &eve);
-  rig_forget(&r);
-  node_hello_again(&r, &ada);
-  assert_welcome(&r, &ada);
-  rig_forget(&r);
-  say_on(&r, &f, 0, 0); /* root speaks for Ada */
-  assert_sent_on(&r, &ada);
-  close_rig(&r);
+  assert_true(rig_was_closed(r, say_on(r, &f, EVE, 0)));
+  assert_null(rig_last(r, ada.conn, MSG_MOVED));
+  node_join(r, &eve);
+  assert_sent_on(r, &eve);
+  rig_forget(r);
+  node_hello_again(r, &ada);
+  assert_welcome(r, &ada);
+  rig_forget(r);
+  say_on(r, &f, 0, 0); /* root speaks for Ada */
+  assert_sent_on(r, &ada);
+  close_rig(r);
 }
 
 /* The holders of the daemon's own key are one user. */
-static void test_holders_of_the_daemons_key(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
+RIG_TEST(test_holders_of_the_daemons_key) {
+  open_rig(r);
   const struct forward f = forward_to(THERE, 3, 2);
-  say_on(&r, &f, 0, 0);
-  node_init(&r, &n, 0);
-  n.key_uid = 0;
-  n.uid = 4711;
-  node_join(&r, &n);
-  assert_sent_on(&r, &n);
-  close_rig(&r);
+  say_on(r, &f, 0, 0);
+  node_init(r, n, 0);
+  n->key_uid = 0;
+  n->uid = 4711;
+  node_join(r, n);
+  assert_sent_on(r, n);
+  close_rig(r);
 }
 
-static void test_limits(void **state) {
-  struct rig r;
-  struct node n;
+RIG_TEST(test_limits) {
   char id[32];
-  open_rig(&r);
+  open_rig(r);
   struct forward f = forward_to(THERE, 3, 2);
   f.job = id;
   for (int i = 0; i <= ACCOUNT_MOVED_MAX; i++) {
     snprintf(id, sizeof id, "job%d", i);
-    rig_forget(&r);
-    say_on(&r, &f, EVE, 0);
+    rig_forget(r);
+    say_on(r, &f, EVE, 0);
   }
   assert_non_null(
-      strstr(buf_text(&r.log), "job job1024: its daemon is not remembered, because uid 1001 has 1024 such"));
-  node_init(&r, &n, 0);
-  n.job = id;
-  n.key_uid = n.uid = EVE;
-  node_join(&r, &n);
-  assert_welcome(&r, &n);
+      strstr(buf_text(&r->log), "job job1024: its daemon is not remembered, because uid 1001 has 1024 such"));
+  node_init(r, n, 0);
+  n->job = id;
+  n->key_uid = n->uid = EVE;
+  node_join(r, n);
+  assert_welcome(r, n);
   f.job = "job";
-  say_on(&r, &f, ADA, 0); /* others have room */
-  rig_run(&r, MOVED_KEEP_MS);
-  assert_false(core_sends_on(r.core));
-  say_on(&r, &f, EVE, 0);
-  assert_true(core_sends_on(r.core));
-  close_rig(&r);
+  say_on(r, &f, ADA, 0); /* others have room */
+  rig_run(r, MOVED_KEEP_MS);
+  assert_false(core_sends_on(r->core));
+  say_on(r, &f, EVE, 0);
+  assert_true(core_sends_on(r->core));
+  close_rig(r);
 }
 
-static void test_the_limit_of_all(void **state) {
-  struct rig r;
+RIG_TEST(test_the_limit_of_all) {
   char id[32];
-  open_rig(&r);
+  open_rig(r);
   struct forward f = forward_to(THERE, 3, 2);
   f.job = id;
   for (int i = 0; i <= MOVED_MAX; i++) {
     snprintf(id, sizeof id, "job%d", i);
-    rig_forget(&r);
-    say_on(&r, &f, 2000 + i / 1000, 0);
+    rig_forget(r);
+    say_on(r, &f, 2000 + i / 1000, 0);
   }
-  assert_non_null(strstr(buf_text(&r.log), "because this daemon has 4096 such jobs"));
-  rig_run(&r, MOVED_KEEP_MS);
-  assert_int_equal(core_deadline(r.core), UINT64_MAX);
-  close_rig(&r);
+  assert_non_null(strstr(buf_text(&r->log), "because this daemon has 4096 such jobs"));
+  rig_run(r, MOVED_KEEP_MS);
+  assert_int_equal(core_deadline(r->core), UINT64_MAX);
+  close_rig(r);
 }
 
 /* Hostile values. -------------------------------------------------------------------------------------------------- */
 
-static void test_what_is_refused(void **state) {
+RIG_TEST(test_what_is_refused) {
   static const struct {
     const char *daemon, *addr, *incarnation;
     int64_t port, round, version;
@@ -525,72 +495,67 @@ static void test_what_is_refused(void **state) {
       {THERE, "10.0.0.77", "000000000000-0123456789abcdef", 29400, ROUND_MAX, 1, "which no job has reached"},
   };
   for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
-    struct rig r;
-    struct node n;
-    open_rig(&r);
-    rig_joined(&r, &n, 1);
+    open_rig(r);
+    rig_joined(r, n, 1);
     struct forward f = forward_to(t[i].daemon, t[i].round, 2);
     f.addr = t[i].addr;
     f.incarnation = f.origin = t[i].incarnation;
     f.port = t[i].port;
     f.version = t[i].version;
-    uint64_t conn = say(&r, &f);
-    const struct msg *m = rig_last(&r, conn, MSG_REFUSED);
+    uint64_t conn = say(r, &f);
+    const struct msg *m = rig_last(r, conn, MSG_REFUSED);
     assert_non_null(m);
     if (!strstr(m->refused.text, t[i].says)) fail_msg("%s", m->refused.text);
-    assert_null(rig_last(&r, n.conn, MSG_MOVED));
-    assert_false(core_sends_on(r.core));
-    close_rig(&r);
+    assert_null(rig_last(r, n->conn, MSG_MOVED));
+    assert_false(core_sends_on(r->core));
+    close_rig(r);
   }
 }
 
 /* The other port of this machine is another daemon's, and so is loopback for a sender on it. */
-static void test_another_daemon_of_this_machine(void **state) {
-  struct rig r;
-  open_rig(&r);
+RIG_TEST(test_another_daemon_of_this_machine) {
+  open_rig(r);
   struct forward f = forward_to(THERE, 3, 2);
   f.addr = "10.0.255.1";
   f.port = 29401;
-  assert_null(rig_last(&r, say(&r, &f), MSG_REFUSED));
+  assert_null(rig_last(r, say(r, &f), MSG_REFUSED));
   f.addr = "127.0.0.1";
   f.daemon = ELSEWHERE;
   struct msg m;
   msg_init(&m, MSG_FORWARD);
   m.forward = f;
-  rig_msg(&r, 900, &m, "127.0.0.1", "127.0.0.1");
-  assert_null(rig_last(&r, 900, MSG_REFUSED));
-  close_rig(&r);
+  rig_msg(r, 900, &m, "127.0.0.1", "127.0.0.1");
+  assert_null(rig_last(r, 900, MSG_REFUSED));
+  close_rig(r);
 }
 
 /* One FORWARD a connection; on an agent's own it ends that; and none on the control socket. */
-static void test_its_connection(void **state) {
-  struct rig r;
-  struct node n;
-  open_rig(&r);
+RIG_TEST(test_its_connection) {
+  open_rig(r);
   struct forward f = forward_to(THERE, 3, 2);
-  uint64_t conn = say(&r, &f);
-  rig_forget(&r);
+  uint64_t conn = say(r, &f);
+  rig_forget(r);
   f.round = 4;
   f.daemon = ELSEWHERE;
-  say_on(&r, &f, -1, conn);
-  assert_int_equal(r.log.len, 0);
-  assert_int_equal(r.n_sent, 0);
-  rig_run(&r, MOVED_KEEP_MS);
-  node_init(&r, &n, 0);
-  node_join(&r, &n);
+  say_on(r, &f, -1, conn);
+  assert_int_equal(r->log.len, 0);
+  assert_int_equal(r->n_sent, 0);
+  rig_run(r, MOVED_KEEP_MS);
+  node_init(r, n, 0);
+  node_join(r, n);
   f.job = "another";
-  say_on(&r, &f, -1, n.conn);
-  assert_true(rig_was_closed(&r, n.conn));
-  node_back(&r, &n, PHASE_NONE);
-  assert_welcome(&r, &n);
+  say_on(r, &f, -1, n->conn);
+  assert_true(rig_was_closed(r, n->conn));
+  node_back(r, n, PHASE_NONE);
+  assert_welcome(r, n);
   struct msg m;
   msg_init(&m, MSG_FORWARD);
   m.forward = f;
-  rig_event(&r,
+  rig_event(r,
             &(struct core_event){
                 .kind = CORE_MSG, .conn = 901, .msg = &m, .peer_addr = "", .local_addr = "", .local = true, .uid = 0});
-  assert_non_null(strstr(rig_last(&r, 901, MSG_REFUSED)->refused.text, "FORWARD is not accepted on this socket"));
-  close_rig(&r);
+  assert_non_null(strstr(rig_last(r, 901, MSG_REFUSED)->refused.text, "FORWARD is not accepted on this socket"));
+  close_rig(r);
 }
 
 /* rdzvctl. --------------------------------------------------------------------------------------------------------- */
@@ -599,113 +564,79 @@ static int ask(struct rig *r, int64_t uid, const char *verb, const char *job, bo
   return rig_ask(r, &(struct control){.verb = verb, .job = job, .rank = 0, .json = json, .owner = -1}, uid, &said);
 }
 
-static void test_rdzvctl_says_where(void **state) {
-  struct rig r;
-  open_rig(&r);
+RIG_TEST(test_rdzvctl_says_where) {
+  open_rig(r);
   struct forward f = forward_to(THERE, 3, 2);
   f.host = "gpu2\n";
-  say_on(&r, &f, ADA, 0);
+  say_on(r, &f, ADA, 0);
   for (int i = 0; i < 2; i++) {
-    assert_int_equal(ask(&r, i ? 0 : ADA, i ? "jobs" : "status", i ? "" : "job", false), 0);
+    assert_int_equal(ask(r, i ? 0 : ADA, i ? "jobs" : "status", i ? "" : "job", false), 0);
     assert_string_equal(buf_text(&said), "job: moved to the daemon on gpu2\\n (10.0.0.77:29400)\n");
   }
   f.addr = "fd00::7";
-  say_on(&r, &f, EVE, 0);
-  assert_int_equal(ask(&r, 0, "status", "", false), 0);
+  say_on(r, &f, EVE, 0);
+  assert_int_equal(ask(r, 0, "status", "", false), 0);
   assert_non_null(strstr(buf_text(&said), "job (uid 1001): moved to the daemon on gpu2\\n ([fd00::7]:29400)\n"));
-  assert_int_equal(ask(&r, EVE, "status", "", true), 0);
+  assert_int_equal(ask(r, EVE, "status", "", true), 0);
   assert_non_null(strstr(buf_text(&said),
                          "{\"jobs\":[{\"job\":\"job\",\"uid\":1001,\"moved_to\":\"gpu2\\\\n ([fd00::7]:29400)\"}]"));
-  assert_int_equal(ask(&r, 2000, "status", "job", false), 1);
+  assert_int_equal(ask(r, 2000, "status", "job", false), 1);
   assert_string_equal(buf_text(&said), "no job of yours has the id job; you have none here\n");
-  assert_int_equal(ask(&r, ADA, "stop", "job", false), 1);
+  assert_int_equal(ask(r, ADA, "stop", "job", false), 1);
   assert_string_equal(buf_text(&said),
                       "job job has moved to the daemon on gpu2\\n (10.0.0.77:29400): ask that one, with --endpoint\n");
-  assert_int_equal(ask(&r, ADA, "stop", "job", true), 1);
+  assert_int_equal(ask(r, ADA, "stop", "job", true), 1);
   assert_non_null(strstr(buf_text(&said), "\"moved_to\":\"gpu2\\\\n (10.0.0.77:29400)\""));
-  assert_int_equal(ask(&r, ADA, "stop", "other", false), 1);
+  assert_int_equal(ask(r, ADA, "stop", "other", false), 1);
   assert_string_equal(buf_text(&said), "no job of yours has the id other; you have none here\n");
-  close_rig(&r);
+  close_rig(r);
 }
 
-static void test_rdzvctl_shows_the_daemon(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_rig(&r);
-  rig_joined(&r, n, 1);
-  ask(&r, 0, "status", "job", false);
+RIG_TEST(test_rdzvctl_shows_the_daemon) {
+  open_rig(r);
+  rig_joined(r, n, 1);
+  ask(r, 0, "status", "job", false);
   assert_non_null(strstr(buf_text(&said), "\n  daemon gpu1\n"));
-  node_init(&r, &n[1], 1);
-  node_join(&r, &n[1]);
-  nodes_started(&r, n, 2);
-  beat(&r, n, 2);
-  ask(&r, 0, "status", "job", false);
+  node_init(r, &n[1], 1);
+  node_join(r, &n[1]);
+  nodes_started(r, n, 2);
+  beat(r, n, 2);
+  ask(r, 0, "status", "job", false);
   if (!strstr(buf_text(&said), ", in charge (heard a majority 0.")) fail_msg("%s", buf_text(&said));
-  ask(&r, 0, "status", "job", true);
+  ask(r, 0, "status", "job", true);
   assert_non_null(strstr(buf_text(&said), "\"daemon\":{\"host\":\"gpu1\",\"term\":"));
   assert_non_null(strstr(buf_text(&said), "\"in_charge\":true,"));
   assert_non_null(strstr(buf_text(&said), "\"successors\":[],\"claims\":false}"));
-  r.now_ms += 6000; /* no tick yet */
-  ask(&r, 0, "status", "job", false);
+  r->now_ms += 6000; /* no tick yet */
+  ask(r, 0, "status", "job", false);
   assert_non_null(strstr(buf_text(&said), ", not in charge (heard no majority for 5.0 s or longer)"));
-  ask(&r, 0, "status", "job", true);
+  ask(r, 0, "status", "job", true);
   assert_non_null(strstr(buf_text(&said), "\"in_charge\":false,\"age_ms\":5000,"));
-  close_rig(&r);
+  close_rig(r);
 }
 
 /* The agents that would start the next daemon, and claims. */
-static void test_rdzvctl_shows_successors(void **state) {
-  struct rig r;
-  struct node n[3];
+RIG_TEST(test_rdzvctl_shows_successors) {
   struct msg m;
-  rig_open_with(&r, &(struct core_config){.seed = 1, .host = "gpu1", .id = HERE, .port = 29400, .owned = true});
-  r.settings.min_nodes = r.settings.max_nodes = 3;
-  nodes_init(&r, n, 3);
+  rig_open_with(r, &(struct core_config){.seed = 1, .host = "gpu1", .id = HERE, .port = 29400, .owned = true});
+  r->settings.min_nodes = r->settings.max_nodes = 3;
+  nodes_init(r, n, 3);
   snprintf(n[0].peer_addr, sizeof n[0].peer_addr, "%s", n[0].local_addr); /* on the daemon's machine */
   for (int i = 0; i < 3; i++) {
     node_hello(&n[i], &m);
     m.hello.standby_port = 29500;
-    n[i].conn = ++r.next_conn;
-    node_say(&r, &n[i], &m);
+    n[i].conn = ++r->next_conn;
+    node_say(r, &n[i], &m);
   }
-  nodes_started(&r, n, 3);
-  ask(&r, 0, "status", "job", false);
+  nodes_started(r, n, 3);
+  ask(r, 0, "status", "job", false);
   assert_non_null(
       strstr(buf_text(&said), "\n  daemon gpu1, term 1, in charge (heard a majority 0.0 s ago); successors n1, n2\n"));
-  ask(&r, 0, "status", "job", true);
+  ask(r, 0, "status", "job", true);
   assert_non_null(
       strstr(buf_text(&said), "\"term\":1,\"in_charge\":true,\"age_ms\":0,\"successors\":[\"n1\",\"n2\"],"));
-  nodes_finished(&r, n, 3);
-  ask(&r, 0, "status", "job", false);
+  nodes_finished(r, n, 3);
+  ask(r, 0, "status", "job", false);
   assert_null(strstr(buf_text(&said), "daemon"));
-  close_rig(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_newcomers_are_sent_on),
-      cmocka_unit_test(test_it_is_forgotten),
-      cmocka_unit_test(test_a_late_tick_sends_nobody_on),
-      cmocka_unit_test(test_a_job_without_a_round_goes_there),
-      cmocka_unit_test(test_a_daemon_in_charge_keeps_its_job),
-      cmocka_unit_test(test_the_older_of_two_runs_goes_on),
-      cmocka_unit_test(test_the_younger_of_two_runs_hears_of_the_older),
-      cmocka_unit_test(test_a_daemon_without_a_majority_gives_up),
-      cmocka_unit_test(test_an_end_comes_first),
-      cmocka_unit_test(test_nodes_that_come_from_there),
-      cmocka_unit_test(test_the_job_comes_back),
-      cmocka_unit_test(test_an_older_word_is_not_believed),
-      cmocka_unit_test(test_two_addresses_of_one_daemon),
-      cmocka_unit_test(test_it_is_for_its_own_user),
-      cmocka_unit_test(test_holders_of_the_daemons_key),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_the_limit_of_all),
-      cmocka_unit_test(test_what_is_refused),
-      cmocka_unit_test(test_another_daemon_of_this_machine),
-      cmocka_unit_test(test_its_connection),
-      cmocka_unit_test(test_rdzvctl_says_where),
-      cmocka_unit_test(test_rdzvctl_shows_the_daemon),
-      cmocka_unit_test(test_rdzvctl_shows_successors),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  close_rig(r);
 }

@@ -91,7 +91,7 @@ static int close_all(void **state) {
   return 0;
 }
 
-static void test_join_and_seal(void **state) {
+UNIT_TEST(test_join_and_seal) {
   begin();
   node_join(&rig, &nodes[0]);
   rig.blind = true;
@@ -105,14 +105,14 @@ static void test_join_and_seal(void **state) {
   learn(1);
 }
 
-static void test_start(void **state) {
+UNIT_TEST(test_start) {
   begin();
   all(node_started);
   done("started");
   expect("running");
 }
 
-static void test_heartbeats(void **state) {
+UNIT_TEST(test_heartbeats) {
   begin();
   for (int i = 0; i < 6; i++) {
     all(node_heartbeat);
@@ -122,7 +122,7 @@ static void test_heartbeats(void **state) {
   expect("running");
 }
 
-static void test_reconnect(void **state) {
+UNIT_TEST(test_reconnect) {
   begin();
   all(node_drop);
   all(back_running);
@@ -131,7 +131,7 @@ static void test_reconnect(void **state) {
 }
 
 /* A switch starts anew: all are away for a while, a few each millisecond. */
-static void test_reconnect_in_turn(void **state) {
+UNIT_TEST(test_reconnect_in_turn) {
   enum { EACH_MS = 5, AWAY_MS = 60 };
   begin();
   for (int i = 0; i < NODES + AWAY_MS * EACH_MS; i++) {
@@ -162,7 +162,7 @@ static void all_progress(int64_t step, int64_t resumed) {
 }
 
 /* Where they resumed comes before the first step of a node, behind that of another, or never. */
-static void test_progress(void **state) {
+UNIT_TEST(test_progress) {
   begin();
   all_progress(-1, 5);
   done("progress: where they resumed");
@@ -187,7 +187,7 @@ static void test_progress(void **state) {
   expect("running");
 }
 
-static void test_fail_stop_seal(void **state) {
+UNIT_TEST(test_fail_stop_seal) {
   begin();
   node_exited(&rig, &nodes[17], 1, 0);
   done("one fails, all are told");
@@ -199,7 +199,7 @@ static void test_fail_stop_seal(void **state) {
   all(node_started);
 }
 
-static void test_restart(void **state) {
+UNIT_TEST(test_restart) {
   struct buf out = BUF_INIT;
   rig_restart(&rig, false);
   rig.blind = true;
@@ -214,7 +214,7 @@ static void test_restart(void **state) {
   buf_finish(&out);
 }
 
-static void test_all_are_lost(void **state) {
+UNIT_TEST(test_all_are_lost) {
   rig_run(&rig, JOB_RECONNECT_MAX_MS); /* the daemon has just come back: who goes now is given that time */
   node_heartbeat(&rig, &nodes[0]);     /* else it is the daemon that is taken to be cut off */
   begin();
@@ -236,7 +236,7 @@ static void test_all_are_lost(void **state) {
   learn(4); /* without a state file a number is left out */
 }
 
-static void test_finish(void **state) {
+UNIT_TEST(test_finish) {
   struct buf out = BUF_INIT;
   rig_control(&rig, "status", "job", true, &out);
   const char *round = strstr(buf_text(&out), "\"round\":");
@@ -264,39 +264,37 @@ static void test_finish(void **state) {
 }
 
 /* Half of a job runs, the other half comes, and goes again one by one. */
-static void test_newcomers(void **state) {
-  struct rig r;
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = NODES;
-  r.settings.last_call_ms = 1000;
-  struct node *n = xcalloc(NODES, sizeof *n);
+RIG_TEST(test_newcomers) {
+  rig_open(r, 1);
+  r->settings.min_nodes = 2;
+  r->settings.max_nodes = NODES;
+  r->settings.last_call_ms = 1000;
+  struct node *all = xcalloc(NODES, sizeof *all);
   for (int i = 0; i < NODES; i++) {
-    r.n_nodes = 0;
-    node_init(&r, &n[i], i);
+    r->n_nodes = 0;
+    node_init(r, &all[i], i);
   }
-  r.n_nodes = 0;
-  node_join(&r, &n[0]);
-  r.blind = true;
-  for (int i = 1; i < NODES / 2; i++) node_join(&r, &n[i]);
-  rig_run(&r, 1000);
-  const struct msg *w = rig_last(&r, n[0].conn, MSG_WELCOME);
+  r->n_nodes = 0;
+  node_join(r, &all[0]);
+  r->blind = true;
+  for (int i = 1; i < NODES / 2; i++) node_join(r, &all[i]);
+  rig_run(r, 1000);
+  const struct msg *w = rig_last(r, all[0].conn, MSG_WELCOME);
   for (int i = 0; i < NODES / 2; i++) {
-    memcpy(n[i].incarnation, w->welcome.incarnation, strlen(w->welcome.incarnation) + 1);
-    n[i].round = 1;
-    n[i].n_reports = 0;
-    node_started(&r, &n[i]);
+    memcpy(all[i].incarnation, w->welcome.incarnation, strlen(w->welcome.incarnation) + 1);
+    all[i].round = 1;
+    all[i].n_reports = 0;
+    node_started(r, &all[i]);
   }
-  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_string_equal(rig_state(r, "job"), "running");
   begin();
-  for (int i = NODES / 2; i < NODES; i++) node_join(&r, &n[i]);
+  for (int i = NODES / 2; i < NODES; i++) node_join(r, &all[i]);
   done("newcomers join a running round");
   begin();
-  for (int i = NODES / 2; i < NODES; i++) node_bye(&r, &n[i]);
+  for (int i = NODES / 2; i < NODES; i++) node_bye(r, &all[i]);
   done("and leave again");
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_close(&r);
-  free(n);
+  assert_string_equal(rig_state(r, "job"), "running");
+  free(all);
 }
 
 /* Answers over HTTP. ----------------------------------------------------------------------------------------------- */
@@ -350,28 +348,26 @@ static void answer(struct rig *r, const char *of) {
   buf_finish(&text);
 }
 
-static void test_answers(void **state) {
+UNIT_TEST(test_answers) {
   answer(&rig, "the job");
 }
 
-static void test_answers_of_many_jobs(void **state) {
+RIG_TEST(test_answers_of_many_jobs) {
   enum { JOBS = 1000 };
-  struct rig r;
-  struct node *n = xcalloc(2 * JOBS, sizeof *n);
+  struct node *all = xcalloc(2 * JOBS, sizeof *all);
   char(*names)[16] = xcalloc(JOBS, sizeof *names);
-  rig_open(&r, 1);
-  r.blind = true;
+  rig_open(r, 1);
+  r->blind = true;
   for (int i = 0; i < 2 * JOBS; i++) {
-    r.n_nodes = 0;
+    r->n_nodes = 0;
     snprintf(names[i / 2], sizeof names[0], "job-%05d", i / 2);
-    node_init(&r, &n[i], i);
-    n[i].job = names[i / 2];
-    node_join(&r, &n[i]);
+    node_init(r, &all[i], i);
+    all[i].job = names[i / 2];
+    node_join(r, &all[i]);
   }
-  answer(&r, "1,000 jobs");
-  rig_close(&r);
+  answer(r, "1,000 jobs");
   free(names);
-  free(n);
+  free(all);
 }
 
 /* Takeovers. ------------------------------------------------------------------------------------------------------- */
@@ -411,82 +407,64 @@ static void come(struct rig *r, struct node *n, int first, int count, enum phase
 
 /* The daemon alone is lost, and all come to the next one. Then that one is lost with its machine, and a tenth of the
  * nodes: the others form a round. */
-static void test_takeovers(void **state) {
+RIG_TEST(test_takeovers) {
   static const char *const ids[] = {"000000000000000000000000000000d0", "000000000000000000000000000000d1"};
   enum { LOST = NODES / 10 };
-  struct rig r;
-  rig_open_successors(&r, NODES / 2, NODES);
-  struct node *n = xcalloc(NODES, sizeof *n);
+  rig_open_successors(r, NODES / 2, NODES);
+  struct node *all = xcalloc(NODES, sizeof *all);
   for (int i = 0; i < NODES; i++) {
-    r.n_nodes = 0;
-    node_init(&r, &n[i], i);
+    r->n_nodes = 0;
+    node_init(r, &all[i], i);
   }
-  r.n_nodes = 0;
-  node_join(&r, &n[0]);
-  const struct msg *w = rig_last(&r, n[0].conn, MSG_WELCOME);
+  r->n_nodes = 0;
+  node_join(r, &all[0]);
+  const struct msg *w = rig_last(r, all[0].conn, MSG_WELCOME);
   char incarnation[INCARNATION_MAX + 1];
   snprintf(incarnation, sizeof incarnation, "%s", w->welcome.incarnation);
-  r.blind = true;
+  r->blind = true;
   begin();
-  for (int i = 1; i < NODES; i++) node_join(&r, &n[i]);
+  for (int i = 1; i < NODES; i++) node_join(r, &all[i]);
   done("join and seal, with successors");
   for (int i = 0; i < NODES; i++) {
-    learn_vote(&n[i], incarnation, 1, NODES, ids[0]);
-    n[i].node_rank = i;
-    n[i].seal.tie_breaker = i == 0;
-    node_started(&r, &n[i]);
+    learn_vote(&all[i], incarnation, 1, NODES, ids[0]);
+    all[i].node_rank = i;
+    all[i].seal.tie_breaker = i == 0;
+    node_started(r, &all[i]);
   }
-  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_string_equal(rig_state(r, "job"), "running");
   begin();
-  beat(&r, n, NODES);
+  beat(r, all, NODES);
   done("heartbeats of a lease, with votes");
 
-  rig_use(&r, 1);
+  rig_use(r, 1);
   begin();
-  come(&r, n, 0, NODES, PHASE_RUNNING);
+  come(r, all, 0, NODES, PHASE_RUNNING);
   done("all come to the next daemon");
-  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_string_equal(rig_state(r, "job"), "running");
   begin();
-  beat(&r, n, NODES);
+  beat(r, all, NODES);
   done("and follow it");
 
-  for (int i = 0; i < NODES; i++) learn_vote(&n[i], incarnation, 1, NODES, ids[1]);
-  rig_run(&r, (uint64_t)r.settings.lease_ms);
-  rig_use(&r, 2);
+  for (int i = 0; i < NODES; i++) learn_vote(&all[i], incarnation, 1, NODES, ids[1]);
+  rig_run(r, (uint64_t)r->settings.lease_ms);
+  rig_use(r, 2);
   begin();
-  come(&r, n, LOST, NODES, PHASE_STOPPED);
+  come(r, all, LOST, NODES, PHASE_STOPPED);
   done("all but a tenth come to a third");
   begin();
-  rig_run(&r, 1999);
+  rig_run(r, 1999);
   done("the tenth is waited for");
-  assert_string_equal(rig_state(&r, "job"), "recovering");
+  assert_string_equal(rig_state(r, "job"), "recovering");
   begin();
-  rig_run(&r, 1);
+  rig_run(r, 1);
   done("judged, settled, sealed");
-  assert_string_equal(rig_state(&r, "job"), "starting");
+  assert_string_equal(rig_state(r, "job"), "starting");
   begin();
-  for (int i = LOST; i < NODES; i++) node_heartbeat(&r, &n[i]);
+  for (int i = LOST; i < NODES; i++) node_heartbeat(r, &all[i]);
   done("heartbeats before it is firm");
-  rig_close(&r);
-  free(n);
+  free(all);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_join_and_seal),
-      cmocka_unit_test(test_start),
-      cmocka_unit_test(test_heartbeats),
-      cmocka_unit_test(test_progress),
-      cmocka_unit_test(test_reconnect),
-      cmocka_unit_test(test_reconnect_in_turn),
-      cmocka_unit_test(test_fail_stop_seal),
-      cmocka_unit_test(test_restart),
-      cmocka_unit_test(test_answers),
-      cmocka_unit_test(test_all_are_lost),
-      cmocka_unit_test(test_finish),
-      cmocka_unit_test(test_newcomers),
-      cmocka_unit_test(test_answers_of_many_jobs),
-      cmocka_unit_test(test_takeovers),
-  };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return unit_run(open_all, close_all);
 }

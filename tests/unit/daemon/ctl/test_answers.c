@@ -13,7 +13,7 @@ static void check(int code, const char *json, enum ctl_standing want, const char
   buf_finish(&said);
 }
 
-static void test_standings(void **state) {
+UNIT_TEST(test_standings) {
   check(0, "{\"jobs\":[{\"job\":\"j\",\"daemon\":{\"in_charge\":true}}]}\n", CTL_IN_CHARGE, "");
   check(0, "{\"jobs\":[{\"job\":\"j\",\"daemon\":{\"in_charge\":false}}]}\n", CTL_NOT_IN_CHARGE,
         "not in charge of the job");
@@ -30,9 +30,4 @@ static void test_standings(void **state) {
   check(0, "", CTL_NO_ANSWER, "its answer is not understood");
   check(0, "[1", CTL_NO_ANSWER, "its answer is not understood");
   check(77, "{\"text\":7}", CTL_NO_ANSWER, "its answer is not understood");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_standings)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

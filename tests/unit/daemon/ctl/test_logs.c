@@ -90,7 +90,7 @@ static void lines(struct bench *b, struct said s) {
   buf_finish(&raw);
 }
 
-static void test_all_nodes_once(void **state) {
+UNIT_TEST(test_all_nodes_once) {
   struct bench b;
   open_bench(&b, (struct ctl_logs_options){.rank = -1, .tail = 7});
   next(&b, LOGS_LIST);
@@ -112,7 +112,7 @@ static void test_all_nodes_once(void **state) {
 }
 
 /* The rank moves to another node with the next round: what the old one has left comes first. */
-static void test_a_rank_through_rounds(void **state) {
+UNIT_TEST(test_a_rank_through_rounds) {
   struct bench b;
   open_bench(&b, (struct ctl_logs_options){.rank = 1, .tail = -1, .follow = true});
   next(&b, LOGS_LIST);
@@ -151,7 +151,7 @@ static void test_a_rank_through_rounds(void **state) {
   close_bench(&b);
 }
 
-static void test_several_followed(void **state) {
+UNIT_TEST(test_several_followed) {
   struct bench b;
   open_bench(&b, (struct ctl_logs_options){.rank = -1, .tail = -1, .follow = true});
   next(&b, LOGS_LIST);
@@ -192,7 +192,7 @@ static void test_several_followed(void **state) {
 }
 
 /* A daemon that restarts is waited for, but not forever. */
-static void test_daemon_away(void **state) {
+UNIT_TEST(test_daemon_away) {
   struct bench b;
   open_bench(&b, (struct ctl_logs_options){.rank = -1, .tail = -1, .follow = true});
   next(&b, LOGS_LIST);
@@ -214,7 +214,7 @@ static void test_daemon_away(void **state) {
   close_bench(&b);
 }
 
-static void test_mistakes(void **state) {
+UNIT_TEST(test_mistakes) {
   struct bench b;
   static const struct {
     const char *json;
@@ -255,7 +255,7 @@ static void test_mistakes(void **state) {
 }
 
 /* A user who reads much is slowed down, and nothing is lost. */
-static void test_pause(void **state) {
+UNIT_TEST(test_pause) {
   struct bench b;
   struct msg m;
   open_bench(&b, (struct ctl_logs_options){.rank = -1, .tail = -1});
@@ -271,13 +271,4 @@ static void test_pause(void **state) {
   assert_int_equal(b.step.pause_ms, 1500);
   fetch(&b, "a", 5);
   close_bench(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_nodes_once),   cmocka_unit_test(test_a_rank_through_rounds),
-      cmocka_unit_test(test_several_followed), cmocka_unit_test(test_daemon_away),
-      cmocka_unit_test(test_mistakes),         cmocka_unit_test(test_pause),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static void check(const char *text, size_t n, const struct logs_form *form, cons
   buf_finish(&out);
 }
 
-static void test_terminal(void **state) {
+UNIT_TEST(test_terminal) {
   static const struct {
     const char *text, *shown;
   } t[] = {
@@ -58,24 +58,15 @@ static void test_terminal(void **state) {
   check("x", 1, &(struct logs_form){.to_terminal = true, .prefix = true}, "[3] x\n");
 }
 
-static void test_pipe(void **state) {
+UNIT_TEST(test_pipe) {
   check("\x1b[2Jas it is\r\xff", strlen("\x1b[2Jas it is\r\xff"), &(struct logs_form){.prefix = true},
         "[3] \x1b[2Jas it is\r\xff\n");
   check("x", 1, &(struct logs_form){0}, "x\n");
 }
 
-static void test_json(void **state) {
+UNIT_TEST(test_json) {
   struct logs_form form = {.json = true, .job = "j", .host = "h\x1b"};
   check("a\0\"\x1b\xff", 5, &form,
         "{\"job\":\"j\",\"host\":\"h\\u001B\",\"rank\":3,\"round\":2,\"stream\":\"stderr\",\"wall_ms\":9,\"text\":\"a "
         "\\\"\\u001B\xef\xbf\xbd\"}\n");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_terminal),
-      cmocka_unit_test(test_pipe),
-      cmocka_unit_test(test_json),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

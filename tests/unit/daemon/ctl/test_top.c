@@ -27,7 +27,7 @@ static void check(const char *json, bool one_job, size_t width, const char *expe
   "{\"job\":\"" name "\",\"uid\":1000,\"state\":\"" state                                                              \
   "\",\"state_for_ms\":5000,\"round\":2,\"nodes\":2,\"world_size\":16,\"restarts_used\":1,\"max_restarts\":3" more "}"
 
-static void test_nodes(void **state) {
+UNIT_TEST(test_nodes) {
   check("{\"jobs\":[" JOB("j", "running",
                           ",\"members\":[" NODE("0", "gpu0", "running",
                                                 ",\"heard_ms_ago\":3,\"step\":120,\"of\":500,\"progress_age_ms\":900,"
@@ -48,7 +48,7 @@ static void test_nodes(void **state) {
         "   4  gpu4  140-147  running         120          1 s\n");
 }
 
-static void test_jobs(void **state) {
+UNIT_TEST(test_jobs) {
   static const char json[] =
       "{\"jobs\":[" JOB("done", "ended", ",\"outcome\":\"success\",\"code\":0") "," JOB(
           "fine", "running", "") "," JOB("broken",
@@ -68,7 +68,7 @@ static void test_jobs(void **state) {
 }
 
 /* Columns go, the least important first; the last one is cut. */
-static void test_narrow(void **state) {
+UNIT_TEST(test_narrow) {
   static const char json[] =
       "{\"jobs\":[" JOB("j", "running", ",\"members\":[" NODE("0", "a", "running", ",\"step\":7,\"progress_age_ms\":20") "],\"progress\":{\"step\":7,\"of\":0,\"age_ms\":20,\"judgement\":\"up to date\"}") "," JOB(
           "k", "stopping", ",\"ending\":{\"sentence\":\"a very long sentence about what has happened\"}") "]}";
@@ -84,7 +84,7 @@ static void test_narrow(void **state) {
 }
 
 /* Names from elsewhere: wide, hostile, of two users. */
-static void test_names(void **state) {
+UNIT_TEST(test_names) {
   check("{\"jobs\":[{\"job\":\"\\u00e9t\\u00e9\",\"uid\":1,\"state\":\"running\\n\\u001b]0;x\\u0007\"},"
         "{\"job\":\"a-name-that-is-much-too-long-for-its-column\",\"uid\":2,\"state\":\"forming\"},{\"job\":7},8]}",
         false, 0,
@@ -95,18 +95,10 @@ static void test_names(void **state) {
         "                               -1                           0 of 0\n");
 }
 
-static void test_other_answers(void **state) {
+UNIT_TEST(test_other_answers) {
   struct buf out = BUF_INIT;
   assert_false(top_put_page(&out, "what", 4, false, 80));
   assert_false(top_put_page(&out, "{}", 2, true, 80));
   buf_finish(&out);
   check("{\"jobs\":[],\"drained\":[]}", false, 80, "no jobs\n");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nodes), cmocka_unit_test(test_jobs),          cmocka_unit_test(test_narrow),
-      cmocka_unit_test(test_names), cmocka_unit_test(test_other_answers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static const char *written(void) {
   return text;
 }
 
-static void test_page(void **state) {
+UNIT_TEST(test_page) {
   struct ctl_screen s;
   open_terminal(24, 80);
   ctl_screen_init(&s, side, false);
@@ -59,7 +59,7 @@ static void test_page(void **state) {
   close_both();
 }
 
-static void test_what_does_not_fit(void **state) {
+UNIT_TEST(test_what_does_not_fit) {
   struct ctl_screen s;
   open_terminal(5, 20);
   ctl_screen_init(&s, side, false);
@@ -77,7 +77,7 @@ static void test_what_does_not_fit(void **state) {
   close_both();
 }
 
-static void test_blocks(void **state) {
+UNIT_TEST(test_blocks) {
   struct ctl_screen s;
   int fds[2];
   const char *text;
@@ -98,13 +98,4 @@ static void test_blocks(void **state) {
   assert_false(ctl_screen_show(&s, "head", "{}\n", 3)); /* nobody reads */
   ctl_screen_close(&s);
   close(fds[1]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_page),
-      cmocka_unit_test(test_what_does_not_fit),
-      cmocka_unit_test(test_blocks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

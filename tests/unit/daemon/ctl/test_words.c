@@ -6,7 +6,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_what_stands_where(void **state) {
+UNIT_TEST(test_what_stands_where) {
   struct ctl_request r = {0};
   const char *kill[] = {"kill-worker", "job", "12"}, *drain[] = {"drain", "n1"}, *status[] = {"status"};
   assert_int_equal(ctl_read_words(kill, 3, "term", &r, NULL), 0);
@@ -46,7 +46,7 @@ static void test_what_stands_where(void **state) {
   assert_string_equal(r.job, "");
 }
 
-static void test_mistakes(void **state) {
+UNIT_TEST(test_mistakes) {
   static const struct {
     const char *words[4];
     int n;
@@ -93,7 +93,7 @@ static void test_mistakes(void **state) {
   }
 }
 
-static void test_signals(void **state) {
+UNIT_TEST(test_signals) {
   static const struct {
     const char *text;
     int signo;
@@ -103,13 +103,4 @@ static void test_signals(void **state) {
     assert_int_equal(ctl_read_signal(t[i].text, &signo, NULL), 0);
     assert_int_equal(signo, t[i].signo);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_stands_where),
-      cmocka_unit_test(test_mistakes),
-      cmocka_unit_test(test_signals),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

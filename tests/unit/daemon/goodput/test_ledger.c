@@ -38,7 +38,7 @@ static int64_t work(struct ledger *l, int64_t at_ms, int64_t first, int64_t last
   return at_ms - 1000;
 }
 
-static void test_each_millisecond_is_in_one_bucket(void **state) {
+UNIT_TEST(test_each_millisecond_is_in_one_bucket) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 1000);
   check(&l, 1500, &(struct goodput){.waiting_ms = 500});
@@ -63,7 +63,7 @@ static void test_each_millisecond_is_in_one_bucket(void **state) {
   ledger_finish(&l);
 }
 
-static void test_time_does_not_run_back(void **state) {
+UNIT_TEST(test_time_does_not_run_back) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, -5000); /* the job is older than this machine */
   ledger_turn(&l, BUCKET_FORMING, -9000);
@@ -76,7 +76,7 @@ static void test_time_does_not_run_back(void **state) {
   ledger_finish(&l);
 }
 
-static void test_the_longest_wait_is_named(void **state) {
+UNIT_TEST(test_the_longest_wait_is_named) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   ledger_name_missing(&l, "gpu[5,7]");
@@ -102,7 +102,7 @@ static void test_the_longest_wait_is_named(void **state) {
 }
 
 /* Round 1 does steps 1 to 10 and stops a second later; round 2 resumes at 6. */
-static void test_steps_that_are_done_again_are_lost(void **state) {
+UNIT_TEST(test_steps_that_are_done_again_are_lost) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1); /* step 1 at 2 s, step 10 at 11 s */
@@ -126,7 +126,7 @@ static void test_steps_that_are_done_again_are_lost(void **state) {
   ledger_finish(&l);
 }
 
-static void test_a_worker_says_where_it_resumed(void **state) {
+UNIT_TEST(test_a_worker_says_where_it_resumed) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 101, 110, 100); /* the job goes on from a checkpoint of an earlier job */
@@ -143,7 +143,7 @@ static void test_a_worker_says_where_it_resumed(void **state) {
   ledger_finish(&l);
 }
 
-static void test_checkpoints_and_unsaved_work(void **state) {
+UNIT_TEST(test_checkpoints_and_unsaved_work) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1);
@@ -175,7 +175,7 @@ static void test_checkpoints_and_unsaved_work(void **state) {
 }
 
 /* The newest checkpoint could not be read. */
-static void test_what_was_saved_is_no_longer(void **state) {
+UNIT_TEST(test_what_was_saved_is_no_longer) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1);
@@ -186,7 +186,7 @@ static void test_what_was_saved_is_no_longer(void **state) {
   ledger_finish(&l);
 }
 
-static void test_a_hang_is_lost_from_the_last_progress_on(void **state) {
+UNIT_TEST(test_a_hang_is_lost_from_the_last_progress_on) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1);
@@ -210,7 +210,7 @@ static void stand(struct ledger *l, int64_t at_ms, int64_t since_ms) {
   ledger_stand(l, at_ms, since_ms);
 }
 
-static void test_time_without_progress_is_lost(void **state) {
+UNIT_TEST(test_time_without_progress_is_lost) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1); /* a second for each step */
@@ -232,7 +232,7 @@ static void test_time_without_progress_is_lost(void **state) {
 }
 
 /* An evaluation: a pause that comes again. */
-static void test_a_usual_pause_is_no_loss(void **state) {
+UNIT_TEST(test_a_usual_pause_is_no_loss) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1), lost_ms[4];
@@ -252,7 +252,7 @@ static void test_a_usual_pause_is_no_loss(void **state) {
   ledger_finish(&l);
 }
 
-static void test_a_pause_may_be_a_checkpoint_or_a_hang(void **state) {
+UNIT_TEST(test_a_pause_may_be_a_checkpoint_or_a_hang) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
   int64_t at = work(&l, 0, 1, 10, -1);
@@ -277,7 +277,7 @@ static void test_a_pause_may_be_a_checkpoint_or_a_hang(void **state) {
 }
 
 /* Another daemon knows START's account, and what the nodes say of the round. */
-static void test_another_daemon_goes_on(void **state) {
+UNIT_TEST(test_another_daemon_goes_on) {
   struct ledger l = {.closed = false}, next = {.closed = false};
   ledger_begin(&l, 0);
   ledger_name_missing(&l, "gpu7");
@@ -303,7 +303,7 @@ static void test_another_daemon_goes_on(void **state) {
 }
 
 /* A thousand rounds and a million steps. */
-static void test_history_stays_small(void **state) {
+UNIT_TEST(test_history_stays_small) {
   struct history h = {.n = 0};
   int64_t ms = 0;
   for (int64_t round = 0; round < 1000; round++) {
@@ -327,23 +327,4 @@ static void test_history_stays_small(void **state) {
   assert_int_equal(history_productive_at(&h, 1000000, ms, false), ms);
   history_finish(&h);
   assert_int_equal(history_productive_at(&h, 5, 77, false), 77); /* nothing is known */
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_each_millisecond_is_in_one_bucket),
-      cmocka_unit_test(test_time_does_not_run_back),
-      cmocka_unit_test(test_the_longest_wait_is_named),
-      cmocka_unit_test(test_steps_that_are_done_again_are_lost),
-      cmocka_unit_test(test_a_worker_says_where_it_resumed),
-      cmocka_unit_test(test_checkpoints_and_unsaved_work),
-      cmocka_unit_test(test_what_was_saved_is_no_longer),
-      cmocka_unit_test(test_a_hang_is_lost_from_the_last_progress_on),
-      cmocka_unit_test(test_time_without_progress_is_lost),
-      cmocka_unit_test(test_a_usual_pause_is_no_loss),
-      cmocka_unit_test(test_a_pause_may_be_a_checkpoint_or_a_hang),
-      cmocka_unit_test(test_another_daemon_goes_on),
-      cmocka_unit_test(test_history_stays_small),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ static void check_limits(const struct pace *p, int64_t slowing_ms, int64_t late_
   assert_int_equal(p->stuck_ms, stuck_ms);
 }
 
-static void test_limits_follow_the_usual_step(void **state) {
+UNIT_TEST(test_limits_follow_the_usual_step) {
   struct history_point v[40];
   for (int i = 0; i < 20; i++) v[i] = at(i * 8000, i * 2); /* 4 s a step */
   struct history h = {.v = v, .n = 20};
@@ -39,7 +39,7 @@ static void test_limits_follow_the_usual_step(void **state) {
   assert_int_equal(p.usual_ms, 60000);
 }
 
-static void test_short_steps_and_unknown_ones(void **state) {
+UNIT_TEST(test_short_steps_and_unknown_ones) {
   struct history_point v[] = {at(0, 0), at(0, 1), at(1000, 51), at(2000, 101), at(2500, 60), at(3500, 160)};
   struct history h = {.v = v, .n = 2};
   struct pace p = pace_of(&h, 0, 0);
@@ -54,12 +54,4 @@ static void test_short_steps_and_unknown_ones(void **state) {
   assert_float_equal(pace_of(&h, 0, 0).step_ms, 10, 0.1);
   h.n = 0;
   assert_true(pace_of(&h, 0, 0).step_ms == 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_limits_follow_the_usual_step),
-      cmocka_unit_test(test_short_steps_and_unknown_ones),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,139 +69,118 @@ static void open_running(struct rig *r, struct node *nodes, size_t n) {
   rig_forget(r);
 }
 
-static void test_a_whole_job(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  expect(&r, &n[0], "node.joined node.joined round.sealed ");
-  expect_field(&r, "rdzv.round.sealed", "hosts", "\"n[0-1]\"");
-  expect_field(&r, "rdzv.round.sealed", "group_world_size", "2");
-  expect_field(&r, "rdzv.node.joined", "nodes", "2");
-  rig_forget(&r);
-  rig_run(&r, 250);
-  nodes_started(&r, n, 2);
-  expect(&r, &n[0], "round.started ");
-  expect_field(&r, "rdzv.round.started", "duration_ms", "250");
-  rig_forget(&r);
-  node_exited(&r, &n[1], 3, 0);
-  nodes_stopped(&r, n, 2);
-  expect(&r, &n[0], "round.failed round.sealed ");
-  expect_field(&r, "rdzv.round.failed", "hostname", "\"n1\"");
-  expect_field(&r, "rdzv.round.failed", "exit_code", "3");
-  expect_field(&r, "rdzv.round.failed", "charged", "true");
-  expect_field(&r, "rdzv.round.failed", "agent_restarts", "1");
-  rig_forget(&r);
-  rig_run(&r, 2000);
-  nodes_started(&r, n, 2);
-  expect(&r, &n[0], "round.restarted ");
-  expect_field(&r, "rdzv.round.restarted", "duration_ms", "2000");
-  rig_forget(&r);
-  nodes_finished(&r, n, 2);
-  expect(&r, &n[0], "job.ended ");
-  expect_field(&r, "rdzv.job.ended", "state", "\"SUCCEEDED\"");
-  expect_field(&r, "rdzv.job.ended", "total_run_time", "2");
-  expect_field(&r, "rdzv.job.ended", "message", "\"job job is done: 1 restart, 2.2 s\"");
-  expect_field(&r, "rdzv.job.ended", "goodput_total", "2.25"); /* the same as in other places */
-  expect_field(&r, "rdzv.job.ended", "goodput_starting", "2.25");
-  expect_field(&r, "rdzv.job.ended", "goodput_useful", "0.0");
-  expect(&r, &n[1], ""); /* one agent writes them */
-  assert_int_equal(r.events.len, 0);
-  rig_close(&r);
+RIG_TEST(test_a_whole_job) {
+  open_watched(r, n, 2);
+  nodes_join(r, n, 2);
+  expect(r, &n[0], "node.joined node.joined round.sealed ");
+  expect_field(r, "rdzv.round.sealed", "hosts", "\"n[0-1]\"");
+  expect_field(r, "rdzv.round.sealed", "group_world_size", "2");
+  expect_field(r, "rdzv.node.joined", "nodes", "2");
+  rig_forget(r);
+  rig_run(r, 250);
+  nodes_started(r, n, 2);
+  expect(r, &n[0], "round.started ");
+  expect_field(r, "rdzv.round.started", "duration_ms", "250");
+  rig_forget(r);
+  node_exited(r, &n[1], 3, 0);
+  nodes_stopped(r, n, 2);
+  expect(r, &n[0], "round.failed round.sealed ");
+  expect_field(r, "rdzv.round.failed", "hostname", "\"n1\"");
+  expect_field(r, "rdzv.round.failed", "exit_code", "3");
+  expect_field(r, "rdzv.round.failed", "charged", "true");
+  expect_field(r, "rdzv.round.failed", "agent_restarts", "1");
+  rig_forget(r);
+  rig_run(r, 2000);
+  nodes_started(r, n, 2);
+  expect(r, &n[0], "round.restarted ");
+  expect_field(r, "rdzv.round.restarted", "duration_ms", "2000");
+  rig_forget(r);
+  nodes_finished(r, n, 2);
+  expect(r, &n[0], "job.ended ");
+  expect_field(r, "rdzv.job.ended", "state", "\"SUCCEEDED\"");
+  expect_field(r, "rdzv.job.ended", "total_run_time", "2");
+  expect_field(r, "rdzv.job.ended", "message", "\"job job is done: 1 restart, 2.2 s\"");
+  expect_field(r, "rdzv.job.ended", "goodput_total", "2.25"); /* the same as in other places */
+  expect_field(r, "rdzv.job.ended", "goodput_starting", "2.25");
+  expect_field(r, "rdzv.job.ended", "goodput_useful", "0.0");
+  expect(r, &n[1], ""); /* one agent writes them */
+  assert_int_equal(r->events.len, 0);
 }
 
 /* END is behind `ended`, or the agent would be gone. */
-static void test_the_order_at_the_end(void **state) {
-  struct rig r;
-  struct node n[1];
-  open_watched(&r, n, 1);
-  nodes_join(&r, n, 1);
-  nodes_started(&r, n, 1);
-  rig_forget(&r);
-  nodes_finished(&r, n, 1);
+RIG_TEST(test_the_order_at_the_end) {
+  open_watched(r, n, 1);
+  nodes_join(r, n, 1);
+  nodes_started(r, n, 1);
+  rig_forget(r);
+  nodes_finished(r, n, 1);
   size_t ended = SIZE_MAX, end = SIZE_MAX;
-  for (size_t i = 0; i < r.n_sent; i++) {
-    if (r.sent[i].msg.type == MSG_EVENT) ended = i;
-    if (r.sent[i].msg.type == MSG_END) end = i;
+  for (size_t i = 0; i < r->n_sent; i++) {
+    if (r->sent[i].msg.type == MSG_EVENT) ended = i;
+    if (r->sent[i].msg.type == MSG_END) end = i;
   }
   assert_true(ended < end && end != SIZE_MAX);
-  rig_close(&r);
 }
 
-static void test_nobody_asked(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  node_exited(&r, &n[1], 3, 0);
-  for (size_t i = 0; i < r.n_sent; i++) assert_int_not_equal(r.sent[i].msg.type, MSG_EVENT);
-  assert_int_equal(r.events.len, 0);
-  rig_close(&r);
+RIG_TEST(test_nobody_asked) {
+  rig_open_running(r, n, 2);
+  node_exited(r, &n[1], 3, 0);
+  for (size_t i = 0; i < r->n_sent; i++) assert_int_not_equal(r->sent[i].msg.type, MSG_EVENT);
+  assert_int_equal(r->events.len, 0);
 }
 
-static void test_the_daemons_own(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_with(&r, &(struct core_config){.seed = 1, .host = "d0", .events = true});
-  nodes_init(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  assert_non_null(strstr(buf_text(&r.events), "\"rdzv.round.started\""));
-  assert_null(rig_last(&r, n[0].conn, MSG_EVENT));
-  rig_close(&r);
+RIG_TEST(test_the_daemons_own) {
+  rig_open_with(r, &(struct core_config){.seed = 1, .host = "d0", .events = true});
+  nodes_init(r, n, 2);
+  nodes_join(r, n, 2);
+  nodes_started(r, n, 2);
+  assert_non_null(strstr(buf_text(&r->events), "\"rdzv.round.started\""));
+  assert_null(rig_last(r, n[0].conn, MSG_EVENT));
 }
 
 /* While the writer is away events wait for it; if it is lost another one takes them. */
-static void test_the_writer_is_away(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_running(&r, n, 2);
-  node_drop(&r, &n[0]);
-  node_progress(&r, &n[1], 7);
-  expect(&r, &n[1], "");
-  node_back(&r, &n[0], PHASE_RUNNING);
-  expect(&r, &n[0], "round.first_step job.progress ");
-  rig_forget(&r);
-  node_drop(&r, &n[0]);
-  node_exited(&r, &n[1], 1, 0);
-  node_death_report(&r, &n[0]);
-  nodes_stopped(&r, &n[1], 1);
-  expect(&r, &n[1], "node.lost round.failed ");
-  rig_close(&r);
+RIG_TEST(test_the_writer_is_away) {
+  open_running(r, n, 2);
+  node_drop(r, &n[0]);
+  node_progress(r, &n[1], 7);
+  expect(r, &n[1], "");
+  node_back(r, &n[0], PHASE_RUNNING);
+  expect(r, &n[0], "round.first_step job.progress ");
+  rig_forget(r);
+  node_drop(r, &n[0]);
+  node_exited(r, &n[1], 1, 0);
+  node_death_report(r, &n[0]);
+  nodes_stopped(r, &n[1], 1);
+  expect(r, &n[1], "node.lost round.failed ");
 }
 
-static void test_too_much_for_an_absent_writer(void **state) {
-  struct rig r;
-  struct node n[3];
-  rig_open_for(&r, 2, 3);
-  nodes_init(&r, n, 3);
+RIG_TEST(test_too_much_for_an_absent_writer) {
+  rig_open_for(r, 2, 3);
+  nodes_init(r, n, 3);
   n[0].wants_events = true;
-  nodes_join(&r, n, 2);
-  node_drop(&r, &n[0]);
+  nodes_join(r, n, 2);
+  node_drop(r, &n[0]);
   n[2].settings.max_restarts = 9;
-  for (int i = 0; i < 70; i++) node_join(&r, &n[2]); /* 64 are kept */
-  rig_forget(&r);
-  node_join(&r, &n[0]);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_EVENT), 65);
-  expect_field(&r, "rdzv.events.dropped", "dropped", "6");
-  rig_close(&r);
+  for (int i = 0; i < 70; i++) node_join(r, &n[2]); /* 64 are kept */
+  rig_forget(r);
+  node_join(r, &n[0]);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_EVENT), 65);
+  expect_field(r, "rdzv.events.dropped", "dropped", "6");
 }
 
-static void test_progress_is_rationed(void **state) {
-  struct rig r;
-  struct node n[1];
-  open_watched(&r, n, 1);
-  nodes_join(&r, n, 1);
-  nodes_started(&r, n, 1);
-  rig_forget(&r);
-  node_progress(&r, &n[0], -1); /* a worker has said where it resumed, and none has made a step */
-  expect(&r, &n[0], "");
+RIG_TEST(test_progress_is_rationed) {
+  open_watched(r, n, 1);
+  nodes_join(r, n, 1);
+  nodes_started(r, n, 1);
+  rig_forget(r);
+  node_progress(r, &n[0], -1); /* a worker has said where it resumed, and none has made a step */
+  expect(r, &n[0], "");
   for (int i = 0; i < 30; i++) {
-    node_progress(&r, &n[0], i);
-    rig_run(&r, 100);
+    node_progress(r, &n[0], i);
+    rig_run(r, 100);
   }
-  expect(&r, &n[0], "round.first_step job.progress job.progress job.progress ");
-  expect_field(&r, "rdzv.job.progress", "step", "20");
-  rig_close(&r);
+  expect(r, &n[0], "round.first_step job.progress job.progress job.progress ");
+  expect_field(r, "rdzv.job.progress", "step", "20");
 }
 
 static void save(struct rig *r, struct node *n, int64_t step, int64_t saved) {
@@ -215,191 +194,138 @@ static void save(struct rig *r, struct node *n, int64_t step, int64_t saved) {
 }
 
 /* When all nodes have it; what was not told yet, at the end of the round. */
-static void test_checkpoints(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_running(&r, n, 2);
-  save(&r, &n[1], 10, 4);
-  save(&r, &n[0], 10, 9);
-  rig_run(&r, 1000);
-  save(&r, &n[0], 11, 9);
-  expect(&r, &n[0], "round.first_step job.saved job.progress job.progress ");
-  expect_field(&r, "rdzv.job.saved", "step", "4");
-  save(&r, &n[1], 11, 9);
-  rig_forget(&r);
-  node_exited(&r, &n[1], 3, 0);
-  expect(&r, &n[0], "job.saved ");
-  expect_field(&r, "rdzv.job.saved", "step", "9");
-  nodes_stopped(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_forget(&r);
-  rig_run(&r, 1000);
-  save(&r, &n[0], 7, 6); /* an earlier one, of a later round */
-  expect(&r, &n[0], "round.first_step job.saved job.progress ");
-  rig_close(&r);
+RIG_TEST(test_checkpoints) {
+  open_running(r, n, 2);
+  save(r, &n[1], 10, 4);
+  save(r, &n[0], 10, 9);
+  rig_run(r, 1000);
+  save(r, &n[0], 11, 9);
+  expect(r, &n[0], "round.first_step job.saved job.progress job.progress ");
+  expect_field(r, "rdzv.job.saved", "step", "4");
+  save(r, &n[1], 11, 9);
+  rig_forget(r);
+  node_exited(r, &n[1], 3, 0);
+  expect(r, &n[0], "job.saved ");
+  expect_field(r, "rdzv.job.saved", "step", "9");
+  nodes_stopped(r, n, 2);
+  nodes_started(r, n, 2);
+  rig_forget(r);
+  rig_run(r, 1000);
+  save(r, &n[0], 7, 6); /* an earlier one, of a later round */
+  expect(r, &n[0], "round.first_step job.saved job.progress ");
 }
 
-static void test_missing_nodes(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 1);
-  rig_forget(&r);
-  rig_live(&r, 9900);
-  expect(&r, &n[0], "");
-  rig_live(&r, 200);
-  expect(&r, &n[0], "job.waiting ");
-  expect_field(&r, "rdzv.job.waiting", "nodes", "1");
-  expect_field(&r, "rdzv.job.waiting", "min_nodes", "2");
-  rig_live(&r, 60000); /* at 10, 20, 40 s, and then at 80 */
-  expect(&r, &n[0], "job.waiting job.waiting job.waiting ");
-  rig_close(&r);
+RIG_TEST(test_missing_nodes) {
+  open_watched(r, n, 2);
+  nodes_join(r, n, 1);
+  rig_forget(r);
+  rig_live(r, 9900);
+  expect(r, &n[0], "");
+  rig_live(r, 200);
+  expect(r, &n[0], "job.waiting ");
+  expect_field(r, "rdzv.job.waiting", "nodes", "1");
+  expect_field(r, "rdzv.job.waiting", "min_nodes", "2");
+  rig_live(r, 60000); /* at 10, 20, 40 s, and then at 80 */
+  expect(r, &n[0], "job.waiting job.waiting job.waiting ");
 }
 
-static void test_planned_ends(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_planned_ends) {
   struct buf out = BUF_INIT;
-  open_running(&r, n, 2);
-  assert_int_equal(rig_control(&r, "stop", "job", false, &out), EXIT_CODE_OK);
-  nodes_stopped(&r, n, 2);
-  expect(&r, &n[0], "round.stopped job.ended ");
-  expect_field(&r, "rdzv.round.stopped", "cause", "\"operator\"");
-  expect_field(&r, "rdzv.job.ended", "state", "\"STOPPED\"");
+  open_running(r, n, 2);
+  assert_int_equal(rig_control(r, "stop", "job", false, &out), EXIT_CODE_OK);
+  nodes_stopped(r, n, 2);
+  expect(r, &n[0], "round.stopped job.ended ");
+  expect_field(r, "rdzv.round.stopped", "cause", "\"operator\"");
+  expect_field(r, "rdzv.job.ended", "state", "\"STOPPED\"");
   buf_finish(&out);
-  rig_close(&r);
 }
 
-static void test_a_node_leaves(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_a_node_leaves) {
   struct verdict what;
-  open_running(&r, n, 2);
+  open_running(r, n, 2);
   verdict_init(&what);
   what.cause = CAUSE_NODE_LEAVING;
   what.text = "SIGTERM asked its agent to leave";
-  node_report(&r, &n[1], REPORT_LEAVING, &what, 0);
-  expect(&r, &n[0], "node.left ");
-  expect_field(&r, "rdzv.node.left", "message", "\"node n1 leaves job job: SIGTERM asked its agent to leave\"");
-  node_stopped(&r, &n[1]);
-  node_bye(&r, &n[1]);
-  node_stopped(&r, &n[0]);
-  expect(&r, &n[0], "node.left round.stopped "); /* and BYE says it no second time */
-  rig_close(&r);
+  node_report(r, &n[1], REPORT_LEAVING, &what, 0);
+  expect(r, &n[0], "node.left ");
+  expect_field(r, "rdzv.node.left", "message", "\"node n1 leaves job job: SIGTERM asked its agent to leave\"");
+  node_stopped(r, &n[1]);
+  node_bye(r, &n[1]);
+  node_stopped(r, &n[0]);
+  expect(r, &n[0], "node.left round.stopped "); /* and BYE says it no second time */
 }
 
-static void test_a_hang(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_a_hang) {
   struct verdict what;
-  open_running(&r, n, 2);
+  open_running(r, n, 2);
   verdict_init(&what);
   what.cause = CAUSE_WORKER_HUNG;
   what.rank = what.local_rank = 0;
   what.idle_ms = 90000;
-  node_report(&r, &n[0], REPORT_FAILED, &what, 0);
+  node_report(r, &n[0], REPORT_FAILED, &what, 0);
   what.rank = 1;
-  node_report(&r, &n[1], REPORT_FAILED, &what, 0);
-  expect(&r, &n[0], "worker.hung ");
-  expect_field(&r, "rdzv.worker.hung", "duration_ms", "90000");
-  expect_field(&r, "rdzv.worker.hung", "global_rank", "0");
-  rig_close(&r);
+  node_report(r, &n[1], REPORT_FAILED, &what, 0);
+  expect(r, &n[0], "worker.hung ");
+  expect_field(r, "rdzv.worker.hung", "duration_ms", "90000");
+  expect_field(r, "rdzv.worker.hung", "global_rank", "0");
 }
 
-static void test_drains(void **state) {
-  struct rig r;
-  struct node n[3];
+RIG_TEST(test_drains) {
   struct buf out = BUF_INIT;
-  rig_open_for(&r, 2, 3);
-  nodes_init(&r, n, 3);
+  rig_open_for(r, 2, 3);
+  nodes_init(r, n, 3);
   n[0].wants_events = true;
-  nodes_join(&r, n, 3);
-  nodes_started(&r, n, 3);
-  rig_forget(&r);
-  assert_int_equal(rig_ask(&r, &(struct control){.verb = "drain", .job = "", .host = "n2", .user = ""}, 0, &out), 0);
-  expect(&r, &n[0], "node.drained ");
-  assert_int_equal(rig_ask(&r, &(struct control){.verb = "undrain", .job = "", .host = "n2", .user = ""}, 0, &out), 0);
-  expect(&r, &n[0], "node.drained node.undrained ");
+  nodes_join(r, n, 3);
+  nodes_started(r, n, 3);
+  rig_forget(r);
+  assert_int_equal(rig_ask(r, &(struct control){.verb = "drain", .job = "", .host = "n2", .user = ""}, 0, &out), 0);
+  expect(r, &n[0], "node.drained ");
+  assert_int_equal(rig_ask(r, &(struct control){.verb = "undrain", .job = "", .host = "n2", .user = ""}, 0, &out), 0);
+  expect(r, &n[0], "node.drained node.undrained ");
   buf_finish(&out);
-  rig_close(&r);
 }
 
-static void test_a_daemon_comes_back(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_successors(&r, 2, 2);
-  nodes_init(&r, n, 2);
+RIG_TEST(test_a_daemon_comes_back) {
+  rig_open_successors(r, 2, 2);
+  nodes_init(r, n, 2);
   for (int i = 0; i < 2; i++) n[i].wants_events = true;
-  nodes_join(&r, n, 2);
-  for (size_t i = 0; i < r.n_claims; i++) rig_answer_claim(&r, i, CLAIM_WON, "");
-  nodes_started(&r, n, 2);
-  rig_restart(&r, true);
-  nodes_back(&r, n, 2, PHASE_RUNNING);
-  expect(&r, &n[0], "daemon.returned ");
-  rig_close(&r);
+  nodes_join(r, n, 2);
+  for (size_t i = 0; i < r->n_claims; i++) rig_answer_claim(r, i, CLAIM_WON, "");
+  nodes_started(r, n, 2);
+  rig_restart(r, true);
+  nodes_back(r, n, 2, PHASE_RUNNING);
+  expect(r, &n[0], "daemon.returned ");
 }
 
-static void test_a_daemon_takes_over(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 2);
-  nodes_started(&r, n, 2);
-  rig_restart(&r, false);
-  nodes_back(&r, n, 2, PHASE_RUNNING);
-  expect(&r, &n[0], "daemon.took_over ");
-  rig_close(&r);
+RIG_TEST(test_a_daemon_takes_over) {
+  open_watched(r, n, 2);
+  nodes_join(r, n, 2);
+  nodes_started(r, n, 2);
+  rig_restart(r, false);
+  nodes_back(r, n, 2, PHASE_RUNNING);
+  expect(r, &n[0], "daemon.took_over ");
 }
 
 /* On local disks the file is with the agent that owns the daemon, even if another one was quicker. */
-static void test_the_owners_agent_writes(void **state) {
-  struct rig r;
-  struct node n[3];
-  rig_open_successors(&r, 3, 3);
-  nodes_init(&r, n, 3);
+RIG_TEST(test_the_owners_agent_writes) {
+  rig_open_successors(r, 3, 3);
+  nodes_init(r, n, 3);
   for (int i = 0; i < 3; i++) n[i].wants_events = true;
   snprintf(n[1].host, sizeof n[1].host, "d0");
-  node_join(&r, &n[0]);
-  expect(&r, &n[0], "");
-  node_join(&r, &n[1]);
-  expect(&r, &n[1], "node.joined node.joined ");
-  node_join(&r, &n[2]);
-  expect(&r, &n[0], "");
-  rig_close(&r);
+  node_join(r, &n[0]);
+  expect(r, &n[0], "");
+  node_join(r, &n[1]);
+  expect(r, &n[1], "node.joined node.joined ");
+  node_join(r, &n[2]);
+  expect(r, &n[0], "");
 }
 
-static void test_a_refused_node(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_watched(&r, n, 2);
-  nodes_join(&r, n, 1);
-  rig_forget(&r);
+RIG_TEST(test_a_refused_node) {
+  open_watched(r, n, 2);
+  nodes_join(r, n, 1);
+  rig_forget(r);
   n[1].settings.max_restarts = 9;
-  node_join(&r, &n[1]);
-  expect(&r, &n[0], "node.refused ");
-  expect_field(&r, "rdzv.node.refused", "hostname", "\"n1\"");
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_whole_job),
-      cmocka_unit_test(test_the_order_at_the_end),
-      cmocka_unit_test(test_nobody_asked),
-      cmocka_unit_test(test_the_daemons_own),
-      cmocka_unit_test(test_the_writer_is_away),
-      cmocka_unit_test(test_too_much_for_an_absent_writer),
-      cmocka_unit_test(test_progress_is_rationed),
-      cmocka_unit_test(test_checkpoints),
-      cmocka_unit_test(test_missing_nodes),
-      cmocka_unit_test(test_planned_ends),
-      cmocka_unit_test(test_a_node_leaves),
-      cmocka_unit_test(test_a_hang),
-      cmocka_unit_test(test_drains),
-      cmocka_unit_test(test_a_daemon_comes_back),
-      cmocka_unit_test(test_a_daemon_takes_over),
-      cmocka_unit_test(test_the_owners_agent_writes),
-      cmocka_unit_test(test_a_refused_node),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  node_join(r, &n[1]);
+  expect(r, &n[0], "node.refused ");
+  expect_field(r, "rdzv.node.refused", "hostname", "\"n1\"");
 }

@@ -50,65 +50,53 @@ static const char *settled(struct rig *r, struct node *n, int count) {
   return m->settled.verdict.evidence;
 }
 
-static void test_nodes_are_joined(void **state) {
-  struct rig r;
-  struct node n[3];
+RIG_TEST(test_nodes_are_joined) {
   struct collective a = waits(412, 3), b = waits(412, 4), c = idle(411, "3");
-  rig_open_running(&r, n, 3);
-  shows(&r, &n[2], 1, &b, 1, "", "");
-  hangs(&r, &n[2], 5, CAUSE_WORKER_HUNG, "4 ranks wait in all_reduce #412", "");
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_STOP);
+  rig_open_running(r, n, 3);
+  shows(r, &n[2], 1, &b, 1, "", "");
+  hangs(r, &n[2], 5, CAUSE_WORKER_HUNG, "4 ranks wait in all_reduce #412", "");
+  const struct msg *m = rig_last(r, n[0].conn, MSG_STOP);
   assert_string_equal(m->stop.verdict.evidence, "4 ranks wait in all_reduce #412");
-  shows(&r, &n[1], 1, &c, 1, "", "");
-  shows(&r, &n[0], 1, &a, 1, "", "NCCL says much");
-  assert_string_equal(settled(&r, n, 3), "rank 3 has not entered all_reduce #412, 7 others wait in it");
-  rig_close(&r);
+  shows(r, &n[1], 1, &c, 1, "", "");
+  shows(r, &n[0], 1, &a, 1, "", "NCCL says much");
+  assert_string_equal(settled(r, n, 3), "rank 3 has not entered all_reduce #412, 7 others wait in it");
 }
 
 /* RAS of node 0 knows what no flight recorder does. */
-static void test_ras(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_ras) {
   struct collective a = waits(4, 1);
-  rig_open_running(&r, n, 2);
-  hangs(&r, &n[1], 1, CAUSE_WORKER_HUNG, "", "");
-  shows(&r, &n[0], 1, &a, 1, "", "rank 0 does not answer NCCL");
-  assert_string_equal(settled(&r, n, 2), "rank 0 does not answer NCCL");
-  rig_close(&r);
+  rig_open_running(r, n, 2);
+  hangs(r, &n[1], 1, CAUSE_WORKER_HUNG, "", "");
+  shows(r, &n[0], 1, &a, 1, "", "rank 0 does not answer NCCL");
+  assert_string_equal(settled(r, n, 2), "rank 0 does not answer NCCL");
 }
 
-static void test_a_collective_that_timed_out(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_a_collective_that_timed_out) {
   struct collective a = waits(4, 1), b = idle(3, "1");
-  rig_open_running(&r, n, 2);
-  hangs(&r, &n[0], 0, CAUSE_WORKER_SIGNAL, "",
+  rig_open_running(r, n, 2);
+  hangs(r, &n[0], 0, CAUSE_WORKER_SIGNAL, "",
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)");
-  shows(&r, &n[0], 1, &a, 1, "", "");
-  shows(&r, &n[1], 1, &b, 1, "", "");
-  assert_string_equal(settled(&r, n, 2), "rank 1 has not entered all_reduce #4, 1 other waits in it");
-  rig_close(&r);
+  shows(r, &n[0], 1, &a, 1, "", "");
+  shows(r, &n[1], 1, &b, 1, "", "");
+  assert_string_equal(settled(r, n, 2), "rank 1 has not entered all_reduce #4, 1 other waits in it");
 }
 
 /* Another round, another cause, another node: it says nothing. The next round begins with none. */
-static void test_what_does_not_count(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_what_does_not_count) {
   struct collective a = waits(4, 1), b = idle(3, "1");
-  rig_open_running(&r, n, 2);
-  shows(&r, &n[0], 1, &a, 1, "", "");
-  shows(&r, &n[1], 1, &b, 1, "", "");
-  hangs(&r, &n[0], 0, CAUSE_WORKER_EXIT, "", "boom");
-  assert_string_equal(settled(&r, n, 2), "");
-  rig_live(&r, 20000);
+  rig_open_running(r, n, 2);
+  shows(r, &n[0], 1, &a, 1, "", "");
+  shows(r, &n[1], 1, &b, 1, "", "");
+  hangs(r, &n[0], 0, CAUSE_WORKER_EXIT, "", "boom");
+  assert_string_equal(settled(r, n, 2), "");
+  rig_live(r, 20000);
   assert_int_equal(n[0].round, 2);
-  shows(&r, &n[0], 1, &a, 1, "", "");
-  shows(&r, &n[1], 1, &b, 1, "", "text");
-  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
-  hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
-  rig_forget(&r);
-  assert_string_equal(settled(&r, n, 2), "");
-  rig_close(&r);
+  shows(r, &n[0], 1, &a, 1, "", "");
+  shows(r, &n[1], 1, &b, 1, "", "text");
+  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  hangs(r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+  rig_forget(r);
+  assert_string_equal(settled(r, n, 2), "");
 }
 
 /* n groups, the first of them with this number; ranks wait in each. */
@@ -124,79 +112,58 @@ static void shows_groups(struct rig *r, struct node *n, int first, int64_t waiti
 }
 
 /* A node that sends groups without end: the first ones count. */
-static void test_limit(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
-  for (int i = 0; i < 100; i++) shows_groups(&r, &n[0], i * COLLECTIVES_MAX, i ? 100 : 1);
-  assert_string_equal(settled(&r, n, 2),
+RIG_TEST(test_limit) {
+  rig_open_running(r, n, 2);
+  hangs(r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+  for (int i = 0; i < 100; i++) shows_groups(r, &n[0], i * COLLECTIVES_MAX, i ? 100 : 1);
+  assert_string_equal(settled(r, n, 2),
                       "1 rank waits in all_reduce #4 of process group gloo 0; the debug server of rank 1 "
                       "does not answer");
-  rig_close(&r);
 }
 
 /* Each node has its own share, and more may be said of groups that are known. The next round begins with none. */
-static void test_limit_of_each_node(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
+RIG_TEST(test_limit_of_each_node) {
+  rig_open_running(r, n, 2);
   for (int round = 1; round <= 2; round++) {
-    hangs(&r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
-    for (int i = 0; i < 100; i++) shows_groups(&r, &n[0], i * COLLECTIVES_MAX, 1);
-    shows_groups(&r, &n[1], 0, 2); /* the same ones */
-    if (round == 2) shows_groups(&r, &n[1], 1000 * COLLECTIVES_MAX, 100);
-    shows_groups(&r, &n[1], 2000 * COLLECTIVES_MAX, 4);
-    assert_string_equal(settled(&r, n, 2),
+    hangs(r, &n[0], 0, CAUSE_WORKER_HUNG, "", "");
+    for (int i = 0; i < 100; i++) shows_groups(r, &n[0], i * COLLECTIVES_MAX, 1);
+    shows_groups(r, &n[1], 0, 2); /* the same ones */
+    if (round == 2) shows_groups(r, &n[1], 1000 * COLLECTIVES_MAX, 100);
+    shows_groups(r, &n[1], 2000 * COLLECTIVES_MAX, 4);
+    assert_string_equal(settled(r, n, 2),
                         round == 1 ? "4 ranks wait in all_reduce #4 of process group gloo 128000; the debug server of "
                                      "rank 1 does not answer"
                                    : "100 ranks wait in all_reduce #4 of process group gloo 64000; the debug server of "
                                      "rank 1 does not answer");
-    rig_live(&r, 20000);
-    for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+    rig_live(r, 20000);
+    for (int i = 0; i < 2; i++) node_started(r, &n[i]);
   }
-  rig_close(&r);
 }
 
 /* As many jobs of one user as it takes. Another user's evidence counts, and hers again when a round of hers is over. */
-static void test_limit_of_a_user(void **state) {
+RIG_TEST(test_limit_of_a_user) {
   enum { FULL = ACCOUNT_GROUPS_MAX / COLLECTIVES_MAX };
-  static struct node n[FULL + 3];
+  static struct node all[FULL + 3];
   static char ids[FULL + 3][16];
-  struct rig r;
-  rig_open_for(&r, 1, 1);
+  rig_open_for(r, 1, 1);
   for (int i = 0; i < FULL + 3; i++) {
     bool beyond = i == FULL;
-    rig_forget(&r);
-    if (i == FULL + 2) settled(&r, &n[0], 1); /* her first round is over */
-    rig_forget(&r);
-    r.n_nodes = 0;
-    node_init(&r, &n[i], i);
+    rig_forget(r);
+    if (i == FULL + 2) settled(r, &all[0], 1); /* her first round is over */
+    rig_forget(r);
+    r->n_nodes = 0;
+    node_init(r, &all[i], i);
     snprintf(ids[i], sizeof ids[i], "j%d", i);
-    n[i].job = ids[i];
-    n[i].key_uid = n[i].uid = i == FULL + 1 ? 1000 : 1001;
-    node_join(&r, &n[i]);
-    node_started(&r, &n[i]);
-    hangs(&r, &n[i], 0, CAUSE_WORKER_HUNG, "", "");
-    shows_groups(&r, &n[i], 0, 1);
+    all[i].job = ids[i];
+    all[i].key_uid = all[i].uid = i == FULL + 1 ? 1000 : 1001;
+    node_join(r, &all[i]);
+    node_started(r, &all[i]);
+    hangs(r, &all[i], 0, CAUSE_WORKER_HUNG, "", "");
+    shows_groups(r, &all[i], 0, 1);
     if (i >= FULL)
-      assert_string_equal(settled(&r, &n[i], 1),
+      assert_string_equal(settled(r, &all[i], 1),
                           beyond ? "the debug server of rank 1 does not answer"
                                  : "1 rank waits in all_reduce #4 of process group gloo 0; the debug server of rank 1 "
                                    "does not answer");
   }
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nodes_are_joined),
-      cmocka_unit_test(test_ras),
-      cmocka_unit_test(test_a_collective_that_timed_out),
-      cmocka_unit_test(test_what_does_not_count),
-      cmocka_unit_test(test_limit),
-      cmocka_unit_test(test_limit_of_each_node),
-      cmocka_unit_test(test_limit_of_a_user),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static void check(const char *line, const char *want) {
   buf_finish(&out);
 }
 
-static void test_numbers(void **state) {
+UNIT_TEST(test_numbers) {
   check("loss is nan at step 1713", "loss is nan at step #");
   check("tried 2.00 GiB of 1,024.5 MiB, 1e-05 left, -3 or +4", "tried # GiB of # MiB, # left, # or #");
   check("2026-11-22 20:39:09.113 E gone", "# # E gone");
@@ -25,7 +25,7 @@ static void test_numbers(void **state) {
   check("a-1 x - 2", "a-# x - #");
 }
 
-static void test_addresses_and_ids(void **state) {
+UNIT_TEST(test_addresses_and_ids) {
   check("<object at 0x7f32a0b1c2d0>", "<object at #>");
   check("0X1F", "#");
   check("run fcf44a4417eb0347 ended", "run # ended");
@@ -34,7 +34,7 @@ static void test_addresses_and_ids(void **state) {
   check("job 8f3k2j of ada", "job # of ada");
 }
 
-static void test_temporary_names(void **state) {
+UNIT_TEST(test_temporary_names) {
   check("/tmp/tmpk3j2_x9a/model.pt: gone", "/tmp/#/model.pt: gone");
   check("/tmp/torchelastic_ab12xy/none_zz/0", "/tmp/#/none_zz/#");
   check("/dev/shm/torch_4711_1234 /var/tmp/a.b", "/dev/shm/# /var/tmp/#");
@@ -42,13 +42,13 @@ static void test_temporary_names(void **state) {
   check("tmp and tmpl", "tmp and tmpl");
 }
 
-static void test_blanks_and_escapes(void **state) {
+UNIT_TEST(test_blanks_and_escapes) {
   check("  a \t b\x1b[31m c \r\n", "a b c");
   check("\x1b[1;35mValueError\x1b[0m: boom", "ValueError: boom");
   check("\x1b[", "");
 }
 
-static void test_a_long_line(void **state) {
+UNIT_TEST(test_a_long_line) {
   static char line[3 * FINGERPRINT_LINE_MAX];
   struct buf out = BUF_INIT;
   memset(line, 'a', sizeof line - 1);
@@ -67,7 +67,7 @@ static struct verdict exited(const char *error, const char *text) {
   return v;
 }
 
-static void test_of_a_verdict(void **state) {
+UNIT_TEST(test_of_a_verdict) {
   struct verdict a = exited("ValueError: boom at 17", ""), b = exited("ValueError: boom at 3\nmore", "x\n");
   b.rank = 5;
   b.pid = 77;
@@ -92,7 +92,7 @@ static void test_of_a_verdict(void **state) {
 }
 
 /* The agent has cut it at 400 bytes, behind numbers of other lengths. */
-static void test_of_a_line_that_was_cut(void **state) {
+UNIT_TEST(test_of_a_line_that_was_cut) {
   static const char *const heads[] = {
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 9.51 GiB free. ",
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128.00 GiB. GPU 13 has 10.02 GiB free. "};
@@ -109,22 +109,8 @@ static void test_of_a_line_that_was_cut(void **state) {
 }
 
 /* A hang's text tells of other ranks, and of states that change by the moment. */
-static void test_of_a_hang(void **state) {
+UNIT_TEST(test_of_a_hang) {
   struct verdict a = exited("", "its process waits (state S)"), b = exited("", "its process runs (state R)");
   a.cause = b.cause = CAUSE_WORKER_HUNG;
   assert_int_equal(fingerprint(&a), fingerprint(&b));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_addresses_and_ids),
-      cmocka_unit_test(test_temporary_names),
-      cmocka_unit_test(test_blanks_and_escapes),
-      cmocka_unit_test(test_a_long_line),
-      cmocka_unit_test(test_of_a_verdict),
-      cmocka_unit_test(test_of_a_line_that_was_cut),
-      cmocka_unit_test(test_of_a_hang),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

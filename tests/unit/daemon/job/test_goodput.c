@@ -79,34 +79,32 @@ static void begin(struct rig *r, struct node *n) {
   rig_run(r, 1000);
 }
 
-static void test_the_life_of_a_job(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  check(&r, &(struct goodput){.waiting_ms = 3000, .starting_ms = 2000, .productive_ms = 1000});
-  work(&r, n, 1, 10);
-  check(&r, &(struct goodput){.waiting_ms = 3000, .starting_ms = 3000, .productive_ms = 10000});
-  node_exited(&r, &n[0], 1, 0);
-  rig_run(&r, 500);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->goodput.stopping_ms, 500);
+RIG_TEST(test_the_life_of_a_job) {
+  begin(r, n);
+  check(r, &(struct goodput){.waiting_ms = 3000, .starting_ms = 2000, .productive_ms = 1000});
+  work(r, n, 1, 10);
+  check(r, &(struct goodput){.waiting_ms = 3000, .starting_ms = 3000, .productive_ms = 10000});
+  node_exited(r, &n[0], 1, 0);
+  rig_run(r, 500);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->goodput.stopping_ms, 500);
   assert_int_equal(n[0].goodput.rounds, 2);
-  rig_run(&r, 1500); /* START is out: the first restart is at once */
-  nodes_started(&r, n, 2);
-  work(&r, n, 6, 20); /* 6 .. 10, and most of a step, again */
+  rig_run(r, 1500); /* START is out: the first restart is at once */
+  nodes_started(r, n, 2);
+  work(r, n, 6, 20); /* 6 .. 10, and most of a step, again */
   struct goodput want = {
       .waiting_ms = 3000, .starting_ms = 4500, .stopping_ms = 500, .lost_ms = 6000, .productive_ms = 24000};
-  check(&r, &want);
-  nodes_finished(&r, n, 2);
-  const struct end *end = rig_end(&r, &n[1]);
+  check(r, &want);
+  nodes_finished(r, n, 2);
+  const struct end *end = rig_end(r, &n[1]);
   assert_int_equal(end->goodput.productive_ms, 24000);
   assert_int_equal(end->goodput.lost_ms, 6000);
   assert_int_equal(end->goodput.waited_ms, 3000);
   assert_int_equal(end->goodput.startup_ms, 3000);
   assert_int_equal(end->goodput.rounds, 2);
-  rig_run(&r, 5000);
-  check(&r, &want);
-  json_t *job = job_of(&r);
+  rig_run(r, 5000);
+  check(r, &want);
+  json_t *job = job_of(r);
   const json_t *history = json_object_get(job, "history"), *last;
   assert_true(json_array_size(history) > 20);
   last = json_array_get(history, json_array_size(history) - 1);
@@ -117,89 +115,76 @@ static void test_the_life_of_a_job(void **state) {
                        json_integer_value(json_object_get(past, "began_wall_ms")),
                    2000 + 1000 + 10000 + 500);
   json_decref(job);
-  rig_close(&r);
 }
 
-static void test_without_steps(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  rig_run(&r, 10000);
-  nodes_finished(&r, n, 2);
-  const struct goodput *g = &rig_end(&r, &n[0])->goodput;
+RIG_TEST(test_without_steps) {
+  begin(r, n);
+  rig_run(r, 10000);
+  nodes_finished(r, n, 2);
+  const struct goodput *g = &rig_end(r, &n[0])->goodput;
   assert_int_equal(g->productive_ms, 11000);
   assert_int_equal(g->starting_ms, 2000);
   assert_false(g->steps);
-  rig_close(&r);
 }
 
-static void test_checkpoints_and_where_it_resumed(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  for (int64_t s = 1; s <= 10; s++, rig_run(&r, 1000)) {
-    say_progress(&r, &n[0], s, 0, s - s % 4, s * 100); /* saves at 4 and 8 */
-    say_progress(&r, &n[1], s, -1, s - s % 4, s * 50);
+RIG_TEST(test_checkpoints_and_where_it_resumed) {
+  begin(r, n);
+  for (int64_t s = 1; s <= 10; s++, rig_run(r, 1000)) {
+    say_progress(r, &n[0], s, 0, s - s % 4, s * 100); /* saves at 4 and 8 */
+    say_progress(r, &n[1], s, -1, s - s % 4, s * 50);
   }
   struct goodput want = {.waiting_ms = 3000, .starting_ms = 3000, .productive_ms = 9000, .checkpoint_ms = 900};
   want.productive_ms = 10000 - want.checkpoint_ms; /* the first 100 ms were before the first step */
-  check(&r, &want);
-  node_exited(&r, &n[0], 1, 0);
-  nodes_stopped(&r, n, 2);
-  nodes_started(&r, n, 2);
-  say_progress(&r, &n[1], 9, -1, -1, 0);
-  say_progress(&r, &n[0], 9, 4, -1, 0); /* only one of its workers says it */
-  json_t *job = job_of(&r);
+  check(r, &want);
+  node_exited(r, &n[0], 1, 0);
+  nodes_stopped(r, n, 2);
+  nodes_started(r, n, 2);
+  say_progress(r, &n[1], 9, -1, -1, 0);
+  say_progress(r, &n[0], 9, 4, -1, 0); /* only one of its workers says it */
+  json_t *job = job_of(r);
   int64_t lost = milliseconds(json_object_get(job, "goodput"), "lost");
   assert_int_equal(lost, 9100 - 3 * 900); /* step 4 was there 3 steps after the first one */
   json_decref(job);
-  node_exited(&r, &n[0], 1, 0);
+  node_exited(r, &n[0], 1, 0);
   struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(&r, "stop", r.job, false, &out), 0);
-  nodes_stopped(&r, n, 2);
+  assert_int_equal(rig_control(r, "stop", r->job, false, &out), 0);
+  nodes_stopped(r, n, 2);
   buf_finish(&out);
-  assert_int_equal(rig_end(&r, &n[0])->goodput.saved, 4);
-  rig_close(&r);
+  assert_int_equal(rig_end(r, &n[0])->goodput.saved, 4);
 }
 
 /* Nobody will do the work behind the last checkpoint again. */
-static void test_unsaved_work_of_a_job_that_fails(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_for(&r, 2, 2);
-  r.settings.max_restarts = 0;
-  r.settings.lease_ms = LEASE_MAX_MS;
-  rig_running(&r, n, 2);
-  for (int64_t s = 1; s <= 10; s++, rig_run(&r, 1000))
-    for (int k = 0; k < 2; k++) say_progress(&r, &n[k], s, -1, s < 5 ? -1 : k ? 5 : 7, 0);
-  node_exited(&r, &n[0], 1, 0);
-  nodes_stopped(&r, n, 2);
-  const struct goodput *g = &rig_end(&r, &n[0])->goodput;
+RIG_TEST(test_unsaved_work_of_a_job_that_fails) {
+  rig_open_for(r, 2, 2);
+  r->settings.max_restarts = 0;
+  r->settings.lease_ms = LEASE_MAX_MS;
+  rig_running(r, n, 2);
+  for (int64_t s = 1; s <= 10; s++, rig_run(r, 1000))
+    for (int k = 0; k < 2; k++) say_progress(r, &n[k], s, -1, s < 5 ? -1 : k ? 5 : 7, 0);
+  node_exited(r, &n[0], 1, 0);
+  nodes_stopped(r, n, 2);
+  const struct goodput *g = &rig_end(r, &n[0])->goodput;
   assert_int_equal(g->saved, 5); /* what both have */
   assert_int_equal(g->productive_ms, 4000);
   assert_int_equal(g->lost_ms, 6000);
-  rig_close(&r);
 }
 
-static void test_a_hang(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  work(&r, n, 1, 10);
-  rig_run(&r, 20000);
+RIG_TEST(test_a_hang) {
+  begin(r, n);
+  work(r, n, 1, 10);
+  rig_run(r, 20000);
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_WORKER_HUNG;
   v.rank = 0;
   v.idle_ms = 21000;
-  node_report(&r, &n[0], REPORT_FAILED, &v, 21000);
-  rig_run(&r, 1000);
-  nodes_stopped(&r, n, 2);
-  const struct goodput *g = &rig_settled(&r, &n[0])->goodput;
+  node_report(r, &n[0], REPORT_FAILED, &v, 21000);
+  rig_run(r, 1000);
+  nodes_stopped(r, n, 2);
+  const struct goodput *g = &rig_settled(r, &n[0])->goodput;
   assert_int_equal(g->lost_ms, 21000);
   assert_int_equal(g->productive_ms, 9000);
   assert_int_equal(g->stopping_ms, 1000);
-  rig_close(&r);
 }
 
 static double number_of(const json_t *o, const char *key) {
@@ -218,20 +203,18 @@ static void step_on(struct rig *r, struct node *n, int nodes, int64_t first, int
 }
 
 /* All sleep after step 20, and nothing is declared: every view has the same numbers. */
-static void test_a_job_that_stands_still(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  step_on(&r, n, 2, 1, 20);
-  json_t *job = job_of(&r);
+RIG_TEST(test_a_job_that_stands_still) {
+  begin(r, n);
+  step_on(r, n, 2, 1, 20);
+  json_t *job = job_of(r);
   const json_t *p = json_object_get(job, "progress");
   assert_string_equal(text_of(p, "judgement"), "up to date");
   assert_float_equal(number_of(p, "samples_per_second"), 20, 0.1);
   json_decref(job);
-  rig_run(&r, 79000); /* 80 s after the last step */
+  rig_run(r, 79000); /* 80 s after the last step */
   struct goodput want = {.waiting_ms = 3000, .starting_ms = 3000, .productive_ms = 19000 + 1000, .lost_ms = 79000};
-  check(&r, &want);
-  job = job_of(&r);
+  check(r, &want);
+  job = job_of(r);
   p = json_object_get(job, "progress");
   assert_string_equal(text_of(p, "judgement"), "stuck");
   assert_string_equal(text_of(p, "sentence"), "No node has made progress for 80 s");
@@ -241,27 +224,24 @@ static void test_a_job_that_stands_still(void **state) {
   assert_float_equal(number_of(json_object_get(job, "goodput"), "stalled"), 79, 0.01);
   json_decref(job);
   struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(&r, "status", r.job, false, &out), 0);
+  assert_int_equal(rig_control(r, "status", r->job, false, &out), 0);
   assert_non_null(strstr(buf_text(&out), "progress: stuck, step 20, last one 80 s ago, 0 samples/s\n"));
   buf_finish(&out);
-  step_on(&r, n, 2, 21, 10); /* it wakes up */
+  step_on(r, n, 2, 21, 10); /* it wakes up */
   want.productive_ms += 10000;
-  check_about(&r, &want, 2000); /* all nodes are looked at that often */
-  nodes_finished(&r, n, 2);
-  const struct goodput *g = &rig_end(&r, &n[0])->goodput;
+  check_about(r, &want, 2000); /* all nodes are looked at that often */
+  nodes_finished(r, n, 2);
+  const struct goodput *g = &rig_end(r, &n[0])->goodput;
   assert_in_range(g->lost_ms, 79000, 81000);
   assert_int_equal(g->stalled_ms, g->lost_ms);
-  rig_close(&r);
 }
 
 /* One node stands still and the other goes on: that does not make the job a slow one, for which nothing is late. */
-static void test_one_node_stands_still(void **state) {
-  struct rig r;
-  struct node n[2];
-  begin(&r, n);
-  step_on(&r, n, 2, 1, 20);
-  step_on(&r, &n[1], 1, 21, 100);
-  json_t *job = job_of(&r);
+RIG_TEST(test_one_node_stands_still) {
+  begin(r, n);
+  step_on(r, n, 2, 1, 20);
+  step_on(r, &n[1], 1, 21, 100);
+  json_t *job = job_of(r);
   const json_t *p = json_object_get(job, "progress"), *members = json_object_get(job, "members");
   assert_string_equal(text_of(p, "judgement"), "stuck");
   assert_int_equal(number_of(p, "late"), 1);
@@ -271,12 +251,11 @@ static void test_one_node_stands_still(void **state) {
   assert_string_equal(text_of(json_array_get(members, 1), "judgement"), "up to date");
   assert_int_equal(milliseconds(json_object_get(job, "goodput"), "lost"), 100000);
   json_decref(job);
-  rig_close(&r);
 }
 
 /* 10 steps, of which 5 to 10 are done again in round 2; then the daemon is gone for 4 s, twice. */
 static void restarts(bool with_state) {
-  struct rig r;
+  struct rig r = {0};
   struct node n[2];
   begin(&r, n);
   work(&r, n, 1, 10);
@@ -316,53 +295,34 @@ static void restarts(bool with_state) {
   rig_close(&r);
 }
 
-static void test_the_daemon_is_restarted(void **state) {
+UNIT_TEST(test_the_daemon_is_restarted) {
   restarts(true);
 }
 
-static void test_another_daemon_learns_it_from_the_nodes(void **state) {
+UNIT_TEST(test_another_daemon_learns_it_from_the_nodes) {
   restarts(false);
 }
 
 /* Between rounds, and before the first one. */
-static void test_the_daemon_is_restarted_while_nodes_are_missing(void **state) {
+RIG_TEST(test_the_daemon_is_restarted_while_nodes_are_missing) {
   for (int first = 0; first < 2; first++) {
-    struct rig r;
-    struct node n[2];
     if (first) {
-      rig_open_for(&r, 2, 2);
-      nodes_init(&r, n, 2);
-      node_join(&r, &n[0]);
-      n[0].goodput_ms = r.now_ms;
+      rig_open_for(r, 2, 2);
+      nodes_init(r, n, 2);
+      node_join(r, &n[0]);
+      n[0].goodput_ms = r->now_ms;
     } else {
-      begin(&r, n);
-      node_bye(&r, &n[1]);
-      node_stopped(&r, &n[0]);
+      begin(r, n);
+      node_bye(r, &n[1]);
+      node_stopped(r, &n[0]);
     }
-    rig_run(&r, 7000);
-    r.now_ms += 1000;
-    rig_restart(&r, false);
-    node_back(&r, &n[0], PHASE_NONE);
-    rig_run(&r, 12000);
-    json_t *job = job_of(&r);
+    rig_run(r, 7000);
+    r->now_ms += 1000;
+    rig_restart(r, false);
+    node_back(r, &n[0], PHASE_NONE);
+    rig_run(r, 12000);
+    json_t *job = job_of(r);
     assert_int_equal(milliseconds(json_object_get(job, "goodput"), "waiting"), first ? 20000 : 23000);
     json_decref(job);
-    rig_close(&r);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_life_of_a_job),
-      cmocka_unit_test(test_without_steps),
-      cmocka_unit_test(test_checkpoints_and_where_it_resumed),
-      cmocka_unit_test(test_unsaved_work_of_a_job_that_fails),
-      cmocka_unit_test(test_a_hang),
-      cmocka_unit_test(test_a_job_that_stands_still),
-      cmocka_unit_test(test_one_node_stands_still),
-      cmocka_unit_test(test_the_daemon_is_restarted),
-      cmocka_unit_test(test_another_daemon_learns_it_from_the_nodes),
-      cmocka_unit_test(test_the_daemon_is_restarted_while_nodes_are_missing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

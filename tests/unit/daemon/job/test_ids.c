@@ -68,308 +68,244 @@ static bool knows(const struct rig *r, const struct node *n) {
   return m && m->ids.count > 0;
 }
 
-static void test_one_id_is_minted_by_node_0(void **state) {
-  struct rig r;
-  struct node n[3];
-  open_job(&r, n, 3, 4);
+RIG_TEST(test_one_id_is_minted_by_node_0) {
+  open_job(r, n, 3, 4);
   for (int i = 0; i < 3; i++) {
     assert_int_equal(n[i].ids, 1);
     assert_int_equal(n[i].mint_count, i == 0);
     assert_string_equal(n[i].minters, "0 of 1 are here; waiting for n0 (node 0)");
   }
-  assert_string_equal(rig_state(&r, "job"), "running"); /* nobody waits for it */
-  minted(&r, &n[0], 0, 1);
+  assert_string_equal(rig_state(r, "job"), "running"); /* nobody waits for it */
+  minted(r, &n[0], 0, 1);
   for (int i = 0; i < 3; i++) {
-    check_ids(&r, &n[i], "0");
-    assert_int_equal(rig_last(&r, n[i].conn, MSG_IDS)->ids.version, 22809);
-    assert_int_equal(rig_count(&r, n[i].conn, MSG_IDS), 1);
+    check_ids(r, &n[i], "0");
+    assert_int_equal(rig_last(r, n[i].conn, MSG_IDS)->ids.version, 22809);
+    assert_int_equal(rig_count(r, n[i].conn, MSG_IDS), 1);
   }
-  rig_run(&r, 300000);
-  for (int i = 0; i < 3; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_IDS), 1);
-  rig_close(&r);
+  rig_run(r, 300000);
+  for (int i = 0; i < 3; i++) assert_int_equal(rig_count(r, n[i].conn, MSG_IDS), 1);
 }
 
 /* 6 nodes of 100 ranks: 3 ids, for the ranks from 0, 200 and 400 on. */
-static void test_large_rounds_have_several(void **state) {
+RIG_TEST(test_large_rounds_have_several) {
   static const int who[] = {0, 2, 4};
-  struct rig r;
-  struct node n[6];
-  open_job(&r, n, 6, 100);
+  open_job(r, n, 6, 100);
   for (int i = 0, k = 0; i < 6; i++) {
     bool mints = k < 3 && who[k] == i;
     assert_int_equal(n[i].ids, 3);
     assert_int_equal(n[i].mint_count, mints);
     if (mints) assert_int_equal(n[i].mint_first, k++);
   }
-  minted(&r, &n[4], 2, 1);
-  minted(&r, &n[0], 0, 1);
-  assert_false(knows(&r, &n[1]));
-  minted(&r, &n[0], 0, 1); /* once more: no harm */
-  assert_false(knows(&r, &n[1]));
-  minted(&r, &n[2], 1, 1);
-  for (int i = 0; i < 6; i++) check_ids(&r, &n[i], "024");
-  rig_close(&r);
-  open_job(&r, n, 2, 1024); /* 8 ids: four on each node, in one share */
+  minted(r, &n[4], 2, 1);
+  minted(r, &n[0], 0, 1);
+  assert_false(knows(r, &n[1]));
+  minted(r, &n[0], 0, 1); /* once more: no harm */
+  assert_false(knows(r, &n[1]));
+  minted(r, &n[2], 1, 1);
+  for (int i = 0; i < 6; i++) check_ids(r, &n[i], "024");
+  open_job(r, n, 2, 1024); /* 8 ids: four on each node, in one share */
   assert_int_equal(n[0].ids, 8);
   assert_int_equal(n[1].mint_first, 4);
   assert_int_equal(n[1].mint_count, 4);
-  minted(&r, &n[1], 4, 4);
-  minted(&r, &n[0], 0, 4);
-  check_ids(&r, &n[1], "00001111");
-  rig_close(&r);
+  minted(r, &n[1], 4, 4);
+  minted(r, &n[0], 0, 4);
+  check_ids(r, &n[1], "00001111");
 }
 
-static void test_auto_and_never(void **state) {
+RIG_TEST(test_auto_and_never) {
   for (int wants = 0; wants < 3; wants++) {
-    struct rig r;
-    struct node n[2];
-    rig_open(&r, 1);
-    if (wants == 2) r.settings.nccl_ids = NCCL_IDS_NEVER;
+    rig_open(r, 1);
+    if (wants == 2) r->settings.nccl_ids = NCCL_IDS_NEVER;
     for (int i = 0; i < 2; i++) {
-      node_init(&r, &n[i], i);
+      node_init(r, &n[i], i);
       n[i].wants_ids = i == 1 && wants;
-      node_join(&r, &n[i]);
+      node_join(r, &n[i]);
     }
     for (int i = 0; i < 2; i++) {
       assert_int_equal(n[i].ids, wants == 1);
       assert_int_equal(n[i].mint_count, wants == 1 && i == 1); /* who wants none has no NCCL, perhaps */
     }
-    rig_close(&r);
   }
 }
 
-static void test_settings_must_agree(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  node_init(&r, &n[0], 0);
-  node_join(&r, &n[0]);
-  r.settings.nccl_ids = NCCL_IDS_ALWAYS;
-  node_init(&r, &n[1], 1);
-  node_join(&r, &n[1]);
-  const struct msg *m = rig_last(&r, n[1].conn, MSG_REFUSED);
+RIG_TEST(test_settings_must_agree) {
+  rig_open(r, 1);
+  node_init(r, &n[0], 0);
+  node_join(r, &n[0]);
+  r->settings.nccl_ids = NCCL_IDS_ALWAYS;
+  node_init(r, &n[1], 1);
+  node_join(r, &n[1]);
+  const struct msg *m = rig_last(r, n[1].conn, MSG_REFUSED);
   assert_non_null(strstr(m->refused.text, "--nccl-ids is always here (n1) and auto in the job"));
-  rig_close(&r);
 }
 
 /* Failing. --------------------------------------------------------------------------------------------------------- */
 
-static void test_another_takes_its_place(void **state) {
-  struct rig r;
-  struct node n[3];
-  open_job(&r, n, 3, 1);
-  rig_forget(&r);
-  failed(&r, &n[0], 0, 1, "no socket", false);
-  const struct msg *m = rig_last(&r, n[1].conn, MSG_MINT);
+RIG_TEST(test_another_takes_its_place) {
+  open_job(r, n, 3, 1);
+  rig_forget(r);
+  failed(r, &n[0], 0, 1, "no socket", false);
+  const struct msg *m = rig_last(r, n[1].conn, MSG_MINT);
   assert_int_equal(m->mint.first, 0);
   assert_int_equal(m->mint.count, 1);
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(rig_count(&r, n[i].conn, MSG_MINT), i == 1);
-    assert_string_equal(rig_last(&r, n[i].conn, MSG_IDS)->ids.text,
+    assert_int_equal(rig_count(r, n[i].conn, MSG_MINT), i == 1);
+    assert_string_equal(rig_last(r, n[i].conn, MSG_IDS)->ids.text,
                         "0 of 1 are here; waiting for n1 (node 1); failed: n0 (node 0): no socket");
   }
-  minted(&r, &n[0], 0, 1); /* it is not asked any more */
-  assert_false(knows(&r, &n[0]));
-  minted(&r, &n[1], 0, 1);
-  for (int i = 0; i < 3; i++) check_ids(&r, &n[i], "1");
-  rig_close(&r);
+  minted(r, &n[0], 0, 1); /* it is not asked any more */
+  assert_false(knows(r, &n[0]));
+  minted(r, &n[1], 0, 1);
+  for (int i = 0; i < 3; i++) check_ids(r, &n[i], "1");
 }
 
 /* A helper that dies behind its MINTED, while others are waited for. */
-static void test_ids_that_are_gone_again(void **state) {
-  struct rig r;
-  struct node n[3];
-  open_job(&r, n, 3, 200);
+RIG_TEST(test_ids_that_are_gone_again) {
+  open_job(r, n, 3, 200);
   assert_int_equal(n[0].ids, 3);
-  minted(&r, &n[0], 0, 1);
-  minted(&r, &n[1], 1, 1);
-  failed(&r, &n[0], 0, 1, "rdzv-nccl was killed by signal 9", false);
-  minted(&r, &n[2], 2, 1);
-  assert_false(knows(&r, &n[0]));
-  assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 1);
-  minted(&r, &n[1], 0, 1);
-  check_ids(&r, &n[0], "112");
-  failed(&r, &n[1], 0, 1, "gone", false); /* too late */
-  rig_run(&r, 100000);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_close(&r);
+  minted(r, &n[0], 0, 1);
+  minted(r, &n[1], 1, 1);
+  failed(r, &n[0], 0, 1, "rdzv-nccl was killed by signal 9", false);
+  minted(r, &n[2], 2, 1);
+  assert_false(knows(r, &n[0]));
+  assert_int_equal(rig_count(r, n[1].conn, MSG_MINT), 1);
+  minted(r, &n[1], 0, 1);
+  check_ids(r, &n[0], "112");
+  failed(r, &n[1], 0, 1, "gone", false); /* too late */
+  rig_run(r, 100000);
+  assert_string_equal(rig_state(r, "job"), "running");
 }
 
-static void test_three_are_replaced(void **state) {
-  struct rig r;
-  struct node n[5];
-  open_job(&r, n, 5, 1);
-  for (int i = 0; i < 3; i++) failed(&r, &n[i], 0, 1, i == 2 ? "another" : "no socket", false);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  failed(&r, &n[3], 0, 1, "another", false);
-  assert_int_equal(rig_count(&r, n[4].conn, MSG_MINT), 0);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
+RIG_TEST(test_three_are_replaced) {
+  open_job(r, n, 5, 1);
+  for (int i = 0; i < 3; i++) failed(r, &n[i], 0, 1, i == 2 ? "another" : "no socket", false);
+  assert_string_equal(rig_state(r, "job"), "running");
+  failed(r, &n[3], 0, 1, "another", false);
+  assert_int_equal(rig_count(r, n[4].conn, MSG_MINT), 0);
+  assert_string_equal(rig_state(r, "job"), "stopping");
+  const struct verdict *v = &rig_stop(r, &n[0])->verdict;
   assert_int_equal(v->cause, CAUSE_NCCL_IDS);
   assert_int_equal(v->code, EXIT_CODE_NCCL);
   assert_string_equal(v->text,
                       "n0 (node 0): no socket; the same on n1 (node 1); n2 (node 2): another; the same on n3 (node 3)");
   assert_false(v->lasting);
-  nodes_stopped(&r, n, 5);
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_SETTLED);
+  nodes_stopped(r, n, 5);
+  const struct msg *m = rig_last(r, n[0].conn, MSG_SETTLED);
   assert_true(m->settled.charged); /* and tried again, as often as any failure */
   assert_int_equal(n[0].round, 2);
   assert_int_equal(n[0].ids, 1);
   assert_int_equal(n[0].mint_count, 1); /* what failed in another round is forgotten */
-  rig_close(&r);
 }
 
-static void test_while_not_all_have_started(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.nccl_ids = NCCL_IDS_ALWAYS;
-  rig_joined(&r, n, 2);
-  for (int i = 0; i < 4; i++) failed(&r, &n[i % 2], 0, 1, "no socket", false);
-  const struct stop *m = rig_stop(&r, &n[0]);
+RIG_TEST(test_while_not_all_have_started) {
+  rig_open(r, 1);
+  r->settings.nccl_ids = NCCL_IDS_ALWAYS;
+  rig_joined(r, n, 2);
+  for (int i = 0; i < 4; i++) failed(r, &n[i % 2], 0, 1, "no socket", false);
+  const struct stop *m = rig_stop(r, &n[0]);
   assert_false(m->void_round); /* a void round would be tried for ever */
-  rig_close(&r);
 }
 
 /* Where no node has NCCL a restart would find the same. */
-static void test_no_library_anywhere(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n, 2, 1);
-  failed(&r, &n[0], 0, 1, "no library", true);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  failed(&r, &n[1], 0, 1, "no library", true); /* and nobody is asked twice */
-  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
+RIG_TEST(test_no_library_anywhere) {
+  open_job(r, n, 2, 1);
+  failed(r, &n[0], 0, 1, "no library", true);
+  assert_string_equal(rig_state(r, "job"), "running");
+  failed(r, &n[1], 0, 1, "no library", true); /* and nobody is asked twice */
+  const struct verdict *v = &rig_stop(r, &n[0])->verdict;
   assert_true(v->lasting);
   assert_string_equal(v->text, "n0 (node 0): no library; the same on n1 (node 1)");
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_end(&r, &n[0])->code, EXIT_CODE_NCCL);
-  rig_close(&r);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_end(r, &n[0])->code, EXIT_CODE_NCCL);
 }
 
 /* Workers that may do without are not stopped for it; who asks is told why. */
-static void test_auto_goes_on_without(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
+RIG_TEST(test_auto_goes_on_without) {
+  rig_open(r, 1);
   for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
+    node_init(r, &n[i], i);
     n[i].wants_ids = true;
-    node_join(&r, &n[i]);
+    node_join(r, &n[i]);
   }
-  nodes_started(&r, n, 2);
-  for (int i = 0; i < 2; i++) failed(&r, &n[i], 0, 1, "no library", true);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  const struct msg *m = rig_last(&r, n[1].conn, MSG_IDS);
+  nodes_started(r, n, 2);
+  for (int i = 0; i < 2; i++) failed(r, &n[i], 0, 1, "no library", true);
+  assert_string_equal(rig_state(r, "job"), "running");
+  const struct msg *m = rig_last(r, n[1].conn, MSG_IDS);
   assert_true(m->ids.none);
   assert_string_equal(m->ids.text, "n0 (node 0): no library; the same on n1 (node 1)");
-  rig_forget(&r);
-  node_drop(&r, &n[0]);
-  node_back(&r, &n[0], PHASE_RUNNING);
-  assert_true(rig_last(&r, n[0].conn, MSG_IDS)->ids.none);
-  rig_run(&r, 4000);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_IDS), 1);
-  rig_close(&r);
+  rig_forget(r);
+  node_drop(r, &n[0]);
+  node_back(r, &n[0], PHASE_RUNNING);
+  assert_true(rig_last(r, n[0].conn, MSG_IDS)->ids.none);
+  rig_run(r, 4000);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_IDS), 1);
 }
 
-static void test_no_answer(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n, 2, 1);
-  rig_run(&r, JOB_MINT_MS - 1);
-  assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 0);
-  assert_in_range(rig_count(&r, n[1].conn, MSG_IDS), 5, 6); /* who is waited for, now and then */
-  rig_run(&r, 1);
-  assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 1);
-  assert_non_null(strstr(rig_last(&r, n[0].conn, MSG_IDS)->ids.text, "n0 (node 0): no answer in 30 s"));
-  rig_run(&r, 3 * JOB_MINT_MS);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  rig_close(&r);
+RIG_TEST(test_no_answer) {
+  open_job(r, n, 2, 1);
+  rig_run(r, JOB_MINT_MS - 1);
+  assert_int_equal(rig_count(r, n[1].conn, MSG_MINT), 0);
+  assert_in_range(rig_count(r, n[1].conn, MSG_IDS), 5, 6); /* who is waited for, now and then */
+  rig_run(r, 1);
+  assert_int_equal(rig_count(r, n[1].conn, MSG_MINT), 1);
+  assert_non_null(strstr(rig_last(r, n[0].conn, MSG_IDS)->ids.text, "n0 (node 0): no answer in 30 s"));
+  rig_run(r, 3 * JOB_MINT_MS);
+  assert_string_equal(rig_state(r, "job"), "stopping");
 }
 
-static void test_versions_that_differ(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n, 2, 200);
-  minted_by(&r, &n[0], 0, 1, 22809);
-  minted_by(&r, &n[1], 1, 1, 22703);
-  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
+RIG_TEST(test_versions_that_differ) {
+  open_job(r, n, 2, 200);
+  minted_by(r, &n[0], 0, 1, 22809);
+  minted_by(r, &n[1], 1, 1, 22703);
+  const struct verdict *v = &rig_stop(r, &n[0])->verdict;
   assert_string_equal(v->text, "NCCL is 2.28.9 on n0 (node 0) and 2.27.3 on n1 (node 1): major and minor version "
                                "must be the same on all nodes");
-  assert_false(knows(&r, &n[0]));
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_end(&r, &n[1])->code, EXIT_CODE_NCCL); /* a restart would find the same */
-  rig_close(&r);
-  open_job(&r, n, 2, 200);
-  minted_by(&r, &n[0], 0, 1, 22809);
-  minted_by(&r, &n[1], 1, 1, 22803);
-  check_ids(&r, &n[0], "01");
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_IDS)->ids.version, 22803);
-  assert_non_null(strstr(buf_text(&r.log), "NCCL is 2.28.9 on n0 (node 0) and 2.28.3 on n1 (node 1)"));
-  rig_close(&r);
+  assert_false(knows(r, &n[0]));
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_end(r, &n[1])->code, EXIT_CODE_NCCL); /* a restart would find the same */
+  open_job(r, n, 2, 200);
+  minted_by(r, &n[0], 0, 1, 22809);
+  minted_by(r, &n[1], 1, 1, 22803);
+  check_ids(r, &n[0], "01");
+  assert_int_equal(rig_last(r, n[0].conn, MSG_IDS)->ids.version, 22803);
+  assert_non_null(strstr(buf_text(&r->log), "NCCL is 2.28.9 on n0 (node 0) and 2.28.3 on n1 (node 1)"));
 }
 
 /* What is not for this round, or no ids. --------------------------------------------------------------------------- */
 
-static void test_stale_and_senseless(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_stale_and_senseless) {
   struct msg m;
   char raw[NCCL_ID_SIZE] = {1};
-  open_job(&r, n, 2, 1);
+  open_job(r, n, 2, 1);
   begin_minted(&n[0], 0, 1, &m);
   m.minted.round = 7;
   m.minted.version = 22809;
   m.raw = raw;
   m.raw_len = sizeof raw;
-  node_say(&r, &n[0], &m);
-  assert_false(knows(&r, &n[0]));
-  assert_non_null(strstr(buf_text(&r.log), "MINTED of node n0 is stale: it is of round 7, and the job at 1"));
-  minted(&r, &n[1], 0, 1); /* it was not asked */
-  assert_false(knows(&r, &n[0]));
+  node_say(r, &n[0], &m);
+  assert_false(knows(r, &n[0]));
+  assert_non_null(strstr(buf_text(&r->log), "MINTED of node n0 is stale: it is of round 7, and the job at 1"));
+  minted(r, &n[1], 0, 1); /* it was not asked */
+  assert_false(knows(r, &n[0]));
   m.minted.round = 1;
   m.raw_len--;
-  node_say(&r, &n[0], &m);
-  assert_true(rig_was_closed(&r, n[0].conn));
-  assert_non_null(strstr(buf_text(&r.log), "node n0 sent 127 bytes for 1 NCCL ids from number 0 on"));
-  rig_close(&r);
+  node_say(r, &n[0], &m);
+  assert_true(rig_was_closed(r, n[0].conn));
+  assert_non_null(strstr(buf_text(&r->log), "node n0 sent 127 bytes for 1 NCCL ids from number 0 on"));
 }
 
-static void test_fresh_in_each_round(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n, 2, 1);
-  minted(&r, &n[0], 0, 1);
-  rig_next_round(&r, n, 2);
+RIG_TEST(test_fresh_in_each_round) {
+  open_job(r, n, 2, 1);
+  minted(r, &n[0], 0, 1);
+  rig_next_round(r, n, 2);
   assert_int_equal(n[0].mint_count, 1);
-  rig_forget(&r);
+  rig_forget(r);
   struct msg m;
   begin_minted(&n[0], 0, 1, &m);
   m.minted.round = 1;
   m.minted.text = "its helper was let go";
-  node_say(&r, &n[0], &m);
-  assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 0); /* of the first round: nobody minds */
-  minted(&r, &n[0], 0, 1);
-  check_ids(&r, &n[1], "0");
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_id_is_minted_by_node_0),
-      cmocka_unit_test(test_large_rounds_have_several),
-      cmocka_unit_test(test_auto_and_never),
-      cmocka_unit_test(test_settings_must_agree),
-      cmocka_unit_test(test_another_takes_its_place),
-      cmocka_unit_test(test_ids_that_are_gone_again),
-      cmocka_unit_test(test_three_are_replaced),
-      cmocka_unit_test(test_while_not_all_have_started),
-      cmocka_unit_test(test_no_library_anywhere),
-      cmocka_unit_test(test_auto_goes_on_without),
-      cmocka_unit_test(test_no_answer),
-      cmocka_unit_test(test_versions_that_differ),
-      cmocka_unit_test(test_stale_and_senseless),
-      cmocka_unit_test(test_fresh_in_each_round),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  node_say(r, &n[0], &m);
+  assert_int_equal(rig_count(r, n[1].conn, MSG_MINT), 0); /* of the first round: nobody minds */
+  minted(r, &n[0], 0, 1);
+  check_ids(r, &n[1], "0");
 }

@@ -49,175 +49,137 @@ static void come_back(struct rig *r, struct node *n) {
 }
 
 /* What was lost with a connection is asked for again, and what was missed is said again. */
-static void test_a_connection_breaks(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n);
-  node_drop(&r, &n[0]);
-  node_back(&r, &n[0], PHASE_RUNNING);
-  check_mint(&r, &n[0], 0, 1);
-  minted(&r, &n[0], 0, 1, 'a');
-  node_drop(&r, &n[0]);
-  rig_forget(&r);
-  minted(&r, &n[1], 1, 1, 'b');
+RIG_TEST(test_a_connection_breaks) {
+  open_job(r, n);
+  node_drop(r, &n[0]);
+  node_back(r, &n[0], PHASE_RUNNING);
+  check_mint(r, &n[0], 0, 1);
+  minted(r, &n[0], 0, 1, 'a');
+  node_drop(r, &n[0]);
+  rig_forget(r);
+  minted(r, &n[1], 1, 1, 'b');
   assert_true(n[1].has_ids);
-  node_back(&r, &n[0], PHASE_RUNNING);
-  check_mint(&r, &n[0], 0, 0); /* it has told already */
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_IDS);
+  node_back(r, &n[0], PHASE_RUNNING);
+  check_mint(r, &n[0], 0, 0); /* it has told already */
+  const struct msg *m = rig_last(r, n[0].conn, MSG_IDS);
   assert_int_equal(m->ids.count, 2);
   assert_int_equal(m->raw[0], 'a');
   assert_int_equal(m->raw[NCCL_ID_SIZE], 'b');
-  node_drop(&r, &n[0]);
-  rig_forget(&r);
-  node_back(&r, &n[0], PHASE_RUNNING);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_IDS), 0); /* it says that it has them */
-  rig_close(&r);
+  node_drop(r, &n[0]);
+  rig_forget(r);
+  node_back(r, &n[0], PHASE_RUNNING);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_IDS), 0); /* it says that it has them */
 }
 
 /* START never came: said again, with what is to be minted. */
-static void test_start_was_missed(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.nccl_ids = NCCL_IDS_ALWAYS;
-  nodes_init(&r, n, 2);
-  nodes_join(&r, n, 2);
-  node_drop(&r, &n[0]);
-  rig_forget(&r);
+RIG_TEST(test_start_was_missed) {
+  rig_open(r, 1);
+  r->settings.nccl_ids = NCCL_IDS_ALWAYS;
+  nodes_init(r, n, 2);
+  nodes_join(r, n, 2);
+  node_drop(r, &n[0]);
+  rig_forget(r);
   n[0].round = n[0].ids = n[0].mint_count = 0;
-  node_join(&r, &n[0]);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_START), 1);
+  node_join(r, &n[0]);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_START), 1);
   assert_int_equal(n[0].ids, 1);
   assert_int_equal(n[0].mint_count, 1);
-  rig_close(&r);
 }
 
-static void test_a_daemon_comes_back_when_all_have_them(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n);
-  minted(&r, &n[0], 0, 1, 'a');
-  minted(&r, &n[1], 1, 1, 'b');
-  rig_restart(&r, true);
-  come_back(&r, n);
-  rig_run(&r, 4000);
+RIG_TEST(test_a_daemon_comes_back_when_all_have_them) {
+  open_job(r, n);
+  minted(r, &n[0], 0, 1, 'a');
+  minted(r, &n[1], 1, 1, 'b');
+  rig_restart(r, true);
+  come_back(r, n);
+  rig_run(r, 4000);
   for (int i = 0; i < 2; i++) {
-    check_mint(&r, &n[i], 0, 0);
-    assert_int_equal(rig_count(&r, n[i].conn, MSG_IDS), 0);
+    check_mint(r, &n[i], 0, 0);
+    assert_int_equal(rig_count(r, n[i].conn, MSG_IDS), 0);
   }
-  rig_close(&r);
 }
 
 /* Who has finished keeps none, and needs none: there is nothing to give it any more. */
-static void test_a_finished_node_comes_back_after_the_daemon(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n);
-  minted(&r, &n[0], 0, 1, 'a');
-  minted(&r, &n[1], 1, 1, 'b');
-  node_finished(&r, &n[0]);
+RIG_TEST(test_a_finished_node_comes_back_after_the_daemon) {
+  open_job(r, n);
+  minted(r, &n[0], 0, 1, 'a');
+  minted(r, &n[1], 1, 1, 'b');
+  node_finished(r, &n[0]);
   n[0].has_ids = false;
-  rig_restart(&r, true);
-  node_back(&r, &n[0], PHASE_FINISHED);
-  node_back(&r, &n[1], PHASE_RUNNING);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  node_drop(&r, &n[0]);
-  node_back(&r, &n[0], PHASE_FINISHED);
-  assert_int_equal(rig_count(&r, n[0].conn, MSG_IDS), 0);
-  rig_close(&r);
+  rig_restart(r, true);
+  node_back(r, &n[0], PHASE_FINISHED);
+  node_back(r, &n[1], PHASE_RUNNING);
+  assert_string_equal(rig_state(r, "job"), "running");
+  node_drop(r, &n[0]);
+  node_back(r, &n[0], PHASE_FINISHED);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_IDS), 0);
 }
 
 /* Nobody has them: nobody can have used any, and all are asked anew. */
-static void test_a_daemon_comes_back_when_nobody_has_them(void **state) {
+RIG_TEST(test_a_daemon_comes_back_when_nobody_has_them) {
   for (int with_state = 0; with_state < 2; with_state++) {
-    struct rig r;
-    struct node n[2];
-    open_job(&r, n);
-    minted(&r, &n[0], 0, 1, 'a');
-    rig_restart(&r, with_state);
-    node_back(&r, &n[0], PHASE_RUNNING);
-    minted(&r, &n[0], 0, 1, 'x'); /* while it recovers nobody is asked */
-    node_back(&r, &n[1], PHASE_RUNNING);
-    check_mint(&r, &n[0], 0, 1);
-    check_mint(&r, &n[1], 1, 1);
-    minted(&r, &n[0], 0, 1, 'a');
+    open_job(r, n);
+    minted(r, &n[0], 0, 1, 'a');
+    rig_restart(r, with_state);
+    node_back(r, &n[0], PHASE_RUNNING);
+    minted(r, &n[0], 0, 1, 'x'); /* while it recovers nobody is asked */
+    node_back(r, &n[1], PHASE_RUNNING);
+    check_mint(r, &n[0], 0, 1);
+    check_mint(r, &n[1], 1, 1);
+    minted(r, &n[0], 0, 1, 'a');
     assert_false(n[1].has_ids);
-    minted(&r, &n[1], 1, 1, 'b');
+    minted(r, &n[1], 1, 1, 'b');
     for (int i = 0; i < 2; i++) {
-      const struct msg *m = rig_last(&r, n[i].conn, MSG_IDS);
+      const struct msg *m = rig_last(r, n[i].conn, MSG_IDS);
       assert_int_equal(m->raw[0], 'a');
       assert_int_equal(m->raw[NCCL_ID_SIZE], 'b');
     }
-    rig_close(&r);
   }
 }
 
 /* One has them and may have used them: it is those that the other must have. */
-static void test_a_daemon_comes_back_when_one_has_them(void **state) {
-  struct rig r;
-  struct node n[2];
-  open_job(&r, n);
-  minted(&r, &n[0], 0, 1, 'a');
-  node_drop(&r, &n[0]);
-  minted(&r, &n[1], 1, 1, 'b');
+RIG_TEST(test_a_daemon_comes_back_when_one_has_them) {
+  open_job(r, n);
+  minted(r, &n[0], 0, 1, 'a');
+  node_drop(r, &n[0]);
+  minted(r, &n[1], 1, 1, 'b');
   assert_true(n[1].has_ids && !n[0].has_ids);
-  rig_restart(&r, true);
-  come_back(&r, n);
-  check_mint(&r, &n[0], 0, 0);
-  check_mint(&r, &n[1], 0, 2);
-  minted(&r, &n[1], 0, 2, 'c');
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_IDS);
+  rig_restart(r, true);
+  come_back(r, n);
+  check_mint(r, &n[0], 0, 0);
+  check_mint(r, &n[1], 0, 2);
+  minted(r, &n[1], 0, 2, 'c');
+  const struct msg *m = rig_last(r, n[0].conn, MSG_IDS);
   assert_int_equal(m->ids.count, 2);
   assert_int_equal(m->raw[2 * NCCL_ID_SIZE - 1], 'c');
-  rig_close(&r);
 }
 
 /* Who alone had them cannot tell them: nobody else is asked to make others. */
-static void test_they_are_lost(void **state) {
-  struct rig r;
-  struct node n[2];
+RIG_TEST(test_they_are_lost) {
   struct msg m;
-  open_job(&r, n);
-  minted(&r, &n[0], 0, 1, 'a');
-  node_drop(&r, &n[0]);
-  minted(&r, &n[1], 1, 1, 'b');
-  rig_restart(&r, true);
-  come_back(&r, n);
+  open_job(r, n);
+  minted(r, &n[0], 0, 1, 'a');
+  node_drop(r, &n[0]);
+  minted(r, &n[1], 1, 1, 'b');
+  rig_restart(r, true);
+  come_back(r, n);
   for (int i = 0; i < 4; i++) {
     msg_init(&m, MSG_MINTED);
     m.minted.incarnation = n[1].incarnation;
     m.minted.round = 1;
     m.minted.count = 2;
     m.minted.text = "no";
-    node_say(&r, &n[1], &m);
+    node_say(r, &n[1], &m);
   }
-  check_mint(&r, &n[0], 0, 0);
-  assert_int_equal(rig_stop(&r, &n[0])->verdict.cause, CAUSE_NCCL_IDS);
-  rig_close(&r);
+  check_mint(r, &n[0], 0, 0);
+  assert_int_equal(rig_stop(r, &n[0])->verdict.cause, CAUSE_NCCL_IDS);
 }
 
 /* A round without ids has none after a recovery, whatever is wanted now. */
-static void test_a_round_without(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  rig_restart(&r, true);
+RIG_TEST(test_a_round_without) {
+  rig_open_running(r, n, 2);
+  rig_restart(r, true);
   for (int i = 0; i < 2; i++) n[i].wants_ids = true;
-  come_back(&r, n);
-  for (int i = 0; i < 2; i++) check_mint(&r, &n[i], 0, 0);
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_connection_breaks),
-      cmocka_unit_test(test_start_was_missed),
-      cmocka_unit_test(test_a_daemon_comes_back_when_all_have_them),
-      cmocka_unit_test(test_a_finished_node_comes_back_after_the_daemon),
-      cmocka_unit_test(test_a_daemon_comes_back_when_nobody_has_them),
-      cmocka_unit_test(test_a_daemon_comes_back_when_one_has_them),
-      cmocka_unit_test(test_they_are_lost),
-      cmocka_unit_test(test_a_round_without),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  come_back(r, n);
+  for (int i = 0; i < 2; i++) check_mint(r, &n[i], 0, 0);
 }

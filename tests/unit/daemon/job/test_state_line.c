@@ -10,8 +10,8 @@
 #include "common/json.h"
 #include "tests/rig/unit.h"
 
-static void test_state_lines_round_trip(void **state) {
-  struct rig r, again;
+UNIT_TEST(test_state_lines_round_trip) {
+  struct rig r = {0}, again = {0};
   struct node n[2], m[2];
   struct buf lines = BUF_INIT, back = BUF_INIT;
   rig_open_running(&r, n, 2);
@@ -49,47 +49,41 @@ static void test_state_lines_round_trip(void **state) {
   rig_close(&r);
 }
 
-static void test_an_end_is_not_remembered_for_ever(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  nodes_finished(&r, n, 2);
-  r.now_ms += 400000; /* the wall clock goes on with it */
-  rig_restart(&r, true);
-  assert_string_equal(rig_state(&r, "job"), "ended");
+RIG_TEST(test_an_end_is_not_remembered_for_ever) {
+  rig_open_running(r, n, 2);
+  nodes_finished(r, n, 2);
+  r->now_ms += 400000; /* the wall clock goes on with it */
+  rig_restart(r, true);
+  assert_string_equal(rig_state(r, "job"), "ended");
   struct buf lines = BUF_INIT;
-  core_state_lines(r.core, &lines); /* rewritten, it is no younger */
-  r.now_ms += 400000;
-  rig_restart(&r, false);
+  core_state_lines(r->core, &lines); /* rewritten, it is no younger */
+  r->now_ms += 400000;
+  rig_restart(r, false);
   *strchr(lines.data, '\n') = 0;
-  rig_load(&r, lines.data);
-  assert_string_equal(rig_state(&r, "job"), "");
+  rig_load(r, lines.data);
+  assert_string_equal(rig_state(r, "job"), "");
   buf_finish(&lines);
-  rig_close(&r);
 }
 
-static void test_damaged_lines_are_left_out(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  nodes_finished(&r, n, 2);
-  assert_int_equal(r.n_saved, 2);
+RIG_TEST(test_damaged_lines_are_left_out) {
+  rig_open_running(r, n, 2);
+  nodes_finished(r, n, 2);
+  assert_int_equal(r->n_saved, 2);
   for (int k = 0; k < 2; k++) {
-    const char *line = r.saved[k];
+    const char *line = r->saved[k];
     char part[2048];
     for (size_t len = 0; len < strlen(line); len++) {
       snprintf(part, sizeof part, "%.*s", (int)len, line);
-      rig_restart(&r, false);
-      rig_load(&r, part);
-      assert_string_equal(rig_state(&r, "job"), "");
-      assert_non_null(strstr(buf_text(&r.log), "state: "));
+      rig_restart(r, false);
+      rig_load(r, part);
+      assert_string_equal(rig_state(r, "job"), "");
+      assert_non_null(strstr(buf_text(&r->log), "state: "));
     }
   }
-  rig_close(&r);
 }
 
 /* JSON, and yet no line of ours. */
-static void test_lines_of_others_are_left_out(void **state) {
+RIG_TEST(test_lines_of_others_are_left_out) {
   static const struct {
     const char *key, *value;
   } changes[] = {{"event", "\"seals\""},
@@ -110,52 +104,35 @@ static void test_lines_of_others_are_left_out(void **state) {
                  {"wall_ms", "-1"},
                  {"settings", "{}"},
                  {"settings", "[]"}};
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
+  rig_open_running(r, n, 2);
   for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
     json_error_t e;
-    json_t *o = json_loads(r.saved[0], 0, &e), *v = json_loads(changes[i].value, JSON_DECODE_ANY, &e);
+    json_t *o = json_loads(r->saved[0], 0, &e), *v = json_loads(changes[i].value, JSON_DECODE_ANY, &e);
     assert_non_null(o);
     assert_non_null(v);
     json_object_set_new(o, changes[i].key, v);
     struct buf text = BUF_INIT;
     json_print(&text, o);
     json_decref(o);
-    rig_restart(&r, false);
-    rig_load(&r, buf_text(&text));
-    assert_string_equal(rig_state(&r, "job"), "");
-    assert_non_null(strstr(buf_text(&r.log), "ignored a line"));
+    rig_restart(r, false);
+    rig_load(r, buf_text(&text));
+    assert_string_equal(rig_state(r, "job"), "");
+    assert_non_null(strstr(buf_text(&r->log), "ignored a line"));
     buf_finish(&text);
   }
-  rig_load(&r, r.saved[0]); /* the line itself is fine */
-  assert_string_equal(rig_state(&r, "job"), "recovering");
-  rig_close(&r);
+  rig_load(r, r->saved[0]); /* the line itself is fine */
+  assert_string_equal(rig_state(r, "job"), "recovering");
 }
 
-static void test_a_seal_survives_only_as_the_last_of_its_life(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  rig_next_round(&r, n, 2);
-  rig_restart(&r, true); /* two lines */
+RIG_TEST(test_a_seal_survives_only_as_the_last_of_its_life) {
+  rig_open_running(r, n, 2);
+  rig_next_round(r, n, 2);
+  rig_restart(r, true); /* two lines */
   struct buf lines = BUF_INIT;
-  core_state_lines(r.core, &lines);
+  core_state_lines(r->core, &lines);
   assert_non_null(strstr(lines.data, "\"round\":2"));
   assert_null(strstr(lines.data, "\"round\":1,"));
   buf_finish(&lines);
-  nodes_back(&r, n, 2, PHASE_STARTING);
-  assert_string_equal(rig_state(&r, "job"), "starting");
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_state_lines_round_trip),
-      cmocka_unit_test(test_an_end_is_not_remembered_for_ever),
-      cmocka_unit_test(test_damaged_lines_are_left_out),
-      cmocka_unit_test(test_lines_of_others_are_left_out),
-      cmocka_unit_test(test_a_seal_survives_only_as_the_last_of_its_life),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  nodes_back(r, n, 2, PHASE_STARTING);
+  assert_string_equal(rig_state(r, "job"), "starting");
 }

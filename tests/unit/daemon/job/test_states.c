@@ -5,7 +5,7 @@
 #include "daemon/job/job.h"
 #include "tests/rig/unit.h"
 
-static void test_a_forbidden_change_is_refused(void **state) {
+UNIT_TEST(test_a_forbidden_change_is_refused) {
   struct job_effects fx = {0};
   struct jobs jobs;
   struct settings settings = {.min_nodes = 2, .max_nodes = 2, .lease_ms = 5000};
@@ -26,9 +26,4 @@ static void test_a_forbidden_change_is_refused(void **state) {
   assert_string_equal(fx.v[0].text, "job job: a change from ended to recovering is not allowed; this is a bug");
   jobs_finish(&jobs);
   job_effects_finish(&fx);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_forbidden_change_is_refused)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,62 +14,50 @@ static void start_all(struct rig *r, struct node *n, int count) {
 
 /* Which cause. ----------------------------------------------------------------------------------------------------- */
 
-static void test_signal_outweighs_exit(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 500); /* earlier, but it only noticed */
-  node_killed(&r, &n[1], 9, 100);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->verdict.cause, CAUSE_WORKER_SIGNAL);
-  assert_int_equal(rig_settled(&r, &n[0])->verdict.signal, 9);
-  assert_string_equal(rig_settled(&r, &n[0])->verdict.host, "n1");
-  assert_int_equal(rig_settled(&r, &n[0])->verdict.node_rank, 1);
-  rig_close(&r);
+RIG_TEST(test_signal_outweighs_exit) {
+  rig_open_running(r, n, 2);
+  node_exited(r, &n[0], 1, 500); /* earlier, but it only noticed */
+  node_killed(r, &n[1], 9, 100);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->verdict.cause, CAUSE_WORKER_SIGNAL);
+  assert_int_equal(rig_settled(r, &n[0])->verdict.signal, 9);
+  assert_string_equal(rig_settled(r, &n[0])->verdict.host, "n1");
+  assert_int_equal(rig_settled(r, &n[0])->verdict.node_rank, 1);
 }
 
-static void test_lost_node_outweighs_signal(void **state) {
-  struct rig r;
-  struct node n[3];
-  rig_open_for(&r, 2, 3);
-  rig_running(&r, n, 3);
-  node_killed(&r, &n[0], 11, 0);
-  node_death_report(&r, &n[2]);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
-  assert_false(rig_settled(&r, &n[0])->charged);
-  assert_int_equal(rig_settled(&r, &n[0])->restarts_used, 0);
-  rig_close(&r);
+RIG_TEST(test_lost_node_outweighs_signal) {
+  rig_open_for(r, 2, 3);
+  rig_running(r, n, 3);
+  node_killed(r, &n[0], 11, 0);
+  node_death_report(r, &n[2]);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
+  assert_false(rig_settled(r, &n[0])->charged);
+  assert_int_equal(rig_settled(r, &n[0])->restarts_used, 0);
 }
 
-static void test_the_earliest_among_equals(void **state) {
+RIG_TEST(test_the_earliest_among_equals) {
   static const int64_t ago[] = {300, INT64_MAX}; /* the other happened 210 ms ago; or before the clock began */
   for (size_t i = 0; i < sizeof ago / sizeof ago[0]; i++) {
-    struct rig r;
-    struct node n[2];
-    rig_open_running(&r, n, 2);
-    rig_run(&r, 1000);
-    node_exited(&r, &n[0], 1, 10);
-    rig_run(&r, 200);
-    node_exited(&r, &n[1], 2, ago[i]); /* heard later, happened earlier */
-    nodes_stopped(&r, n, 2);
-    assert_int_equal(rig_settled(&r, &n[0])->verdict.code, 2);
-    rig_close(&r);
+    rig_open_running(r, n, 2);
+    rig_run(r, 1000);
+    node_exited(r, &n[0], 1, 10);
+    rig_run(r, 200);
+    node_exited(r, &n[1], 2, ago[i]); /* heard later, happened earlier */
+    nodes_stopped(r, n, 2);
+    assert_int_equal(rig_settled(r, &n[0])->verdict.code, 2);
   }
 }
 
-static void test_echoes_are_counted(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  for (int i = 0; i < 3; i++) node_killed(&r, &n[0], 6, 100 - i);
-  for (int i = 0; i < 4; i++) node_exited(&r, &n[1], 1, 0);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[1])->verdict.echoes, 6);
-  assert_true(rig_settled(&r, &n[1])->charged);
-  assert_int_equal(rig_settled(&r, &n[1])->restarts_used, 1); /* once, however many died */
+RIG_TEST(test_echoes_are_counted) {
+  rig_open_running(r, n, 2);
+  for (int i = 0; i < 3; i++) node_killed(r, &n[0], 6, 100 - i);
+  for (int i = 0; i < 4; i++) node_exited(r, &n[1], 1, 0);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[1])->verdict.echoes, 6);
+  assert_true(rig_settled(r, &n[1])->charged);
+  assert_int_equal(rig_settled(r, &n[1])->restarts_used, 1); /* once, however many died */
   assert_int_equal(n[0].restarts_used, 1);
-  rig_close(&r);
 }
 
 static void node_hung(struct rig *r, struct node *n, const char *ps, int64_t step, int64_t ago) {
@@ -85,17 +73,15 @@ static void node_hung(struct rig *r, struct node *n, const char *ps, int64_t ste
 }
 
 /* It is charged; the other node's hang is no death; what dies of it is counted. */
-static void test_a_hang(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.hang_timeout_ms = 60000;
-  rig_running(&r, n, 2);
-  node_hung(&r, &n[0], "S", 99, 60100);
-  node_hung(&r, &n[1], "T", 99, 60000);
-  node_exited(&r, &n[0], 1, 0);
-  nodes_stopped(&r, n, 2);
-  const struct settled *t = rig_settled(&r, &n[0]);
+RIG_TEST(test_a_hang) {
+  rig_open(r, 1);
+  r->settings.hang_timeout_ms = 60000;
+  rig_running(r, n, 2);
+  node_hung(r, &n[0], "S", 99, 60100);
+  node_hung(r, &n[1], "T", 99, 60000);
+  node_exited(r, &n[0], 1, 0);
+  nodes_stopped(r, n, 2);
+  const struct settled *t = rig_settled(r, &n[0]);
   assert_int_equal(t->verdict.cause, CAUSE_WORKER_HUNG);
   assert_int_equal(t->verdict.node_rank, 1); /* its process is stopped: the other waits for it */
   assert_string_equal(t->verdict.state, "T");
@@ -103,242 +89,190 @@ static void test_a_hang(void **state) {
   assert_int_equal(t->verdict.code, EXIT_CODE_HUNG);
   assert_int_equal(t->verdict.echoes, 1);
   assert_true(t->charged);
-  rig_close(&r);
 }
 
 /* The codec lets through what no agent of ours says. */
-static void test_an_agent_cannot_speak_for_others(void **state) {
+RIG_TEST(test_an_agent_cannot_speak_for_others) {
   static const enum cause causes[] = {CAUSE_NONE, CAUSE_OPERATOR, CAUSE_NODE_LOST, CAUSE_JOIN_TIMEOUT};
   for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
-    struct rig r;
-    struct node n[2];
     struct verdict v;
-    rig_open(&r, 1);
-    r.settings.max_restarts = 0;
-    rig_running(&r, n, 2);
+    rig_open(r, 1);
+    r->settings.max_restarts = 0;
+    rig_running(r, n, 2);
     verdict_init(&v);
     v.cause = causes[i];
     v.host = "somebody-else";
     v.node_rank = 1;
-    node_report(&r, &n[0], REPORT_FAILED, &v, 0);
-    nodes_stopped(&r, n, 2);
-    const struct end *end = rig_end(&r, &n[0]);
+    node_report(r, &n[0], REPORT_FAILED, &v, 0);
+    nodes_stopped(r, n, 2);
+    const struct end *end = rig_end(r, &n[0]);
     assert_int_equal(end->verdict.cause, CAUSE_WORKER_EXIT);
     assert_int_equal(end->outcome, OUTCOME_FAILED);
     assert_int_equal(end->code, 1); /* a failure does not exit with 0 */
     assert_string_equal(end->verdict.host, "n0");
     assert_int_equal(end->verdict.node_rank, 0);
-    rig_close(&r);
   }
 }
 
-static void test_more_deaths_than_workers_fit_in_a_message(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  r.blind = true;
+RIG_TEST(test_more_deaths_than_workers_fit_in_a_message) {
+  rig_open_running(r, n, 2);
+  r->blind = true;
   for (int i = 0; i < WORLD_MAX + 10; i++) {
-    node_exited(&r, &n[0], 1, 0);
-    r.now_ms += CORE_MSG_EVERY_MS; /* a faster one is cut off */
+    node_exited(r, &n[0], 1, 0);
+    r->now_ms += CORE_MSG_EVERY_MS; /* a faster one is cut off */
     if (i == 0) n[0].n_reports = 0;
   }
-  r.blind = false;
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[1])->verdict.echoes, WORLD_MAX);
-  rig_close(&r);
+  r->blind = false;
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[1])->verdict.echoes, WORLD_MAX);
 }
 
 /* The budget. ------------------------------------------------------------------------------------------------------ */
 
-static void test_the_budget_is_charged_once_per_round(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.max_restarts = 2;
-  rig_running(&r, n, 2);
+RIG_TEST(test_the_budget_is_charged_once_per_round) {
+  rig_open(r, 1);
+  r->settings.max_restarts = 2;
+  rig_running(r, n, 2);
   for (int round = 1; round <= 2; round++) {
-    node_exited(&r, &n[0], 40 + round, 0);
-    nodes_stopped(&r, n, 2);
-    assert_int_equal(rig_settled(&r, &n[1])->restarts_used, round);
-    rig_run(&r, 2000);
+    node_exited(r, &n[0], 40 + round, 0);
+    nodes_stopped(r, n, 2);
+    assert_int_equal(rig_settled(r, &n[1])->restarts_used, round);
+    rig_run(r, 2000);
     assert_int_equal(n[0].round, round + 1);
     assert_int_equal(n[0].restarts_used, round);
-    start_all(&r, n, 2);
+    start_all(r, n, 2);
   }
-  node_exited(&r, &n[1], 43, 0);
-  nodes_stopped(&r, n, 2);
-  const struct end *end = rig_end(&r, &n[0]);
+  node_exited(r, &n[1], 43, 0);
+  nodes_stopped(r, n, 2);
+  const struct end *end = rig_end(r, &n[0]);
   assert_int_equal(end->outcome, OUTCOME_FAILED);
   assert_int_equal(end->code, 43);
   assert_int_equal(end->restarts_used, 2);
   assert_int_equal(end->round, 3);
-  assert_non_null(strstr(r.saved[r.n_saved - 1], "\"event\":\"end\""));
-  rig_close(&r);
+  assert_non_null(strstr(r->saved[r->n_saved - 1], "\"event\":\"end\""));
 }
 
-static void test_a_report_counts_once(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  for (int i = 0; i < 3; i++) node_back(&r, &n[0], PHASE_STOPPING); /* says it again each time */
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[1])->verdict.echoes, 0);
-  assert_int_equal(rig_settled(&r, &n[1])->restarts_used, 1);
-  rig_close(&r);
+RIG_TEST(test_a_report_counts_once) {
+  rig_open_running(r, n, 2);
+  node_exited(r, &n[0], 1, 0);
+  for (int i = 0; i < 3; i++) node_back(r, &n[0], PHASE_STOPPING); /* says it again each time */
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[1])->verdict.echoes, 0);
+  assert_int_equal(rig_settled(r, &n[1])->restarts_used, 1);
 }
 
-static void test_a_report_of_another_round_is_nobodys(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open_running(&r, n, 2);
+RIG_TEST(test_a_report_of_another_round_is_nobodys) {
+  rig_open_running(r, n, 2);
   n[0].round = 2;
-  node_exited(&r, &n[0], 1, 0);
+  node_exited(r, &n[0], 1, 0);
   n[0].round = 1;
   char own[INCARNATION_MAX + 1];
   memcpy(own, n[0].incarnation, sizeof own);
   memcpy(n[0].incarnation, "0123456789ab-0", 15);
-  node_exited(&r, &n[0], 1, 0);
+  node_exited(r, &n[0], 1, 0);
   memcpy(n[0].incarnation, own, sizeof own);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_close(&r);
+  assert_string_equal(rig_state(r, "job"), "running");
 }
 
-static void test_void_rounds_cost_nothing(void **state) {
-  struct rig r;
-  struct node n[3];
-  rig_open_for(&r, 2, 3);
-  rig_joined(&r, n, 3);
+RIG_TEST(test_void_rounds_cost_nothing) {
+  rig_open_for(r, 2, 3);
+  rig_joined(r, n, 3);
   for (int i = 0; i < 3; i++) assert_int_equal(n[i].round, 1);
-  node_started(&r, &n[0]);
-  node_death_report(&r, &n[1]); /* lost between seal and start */
+  node_started(r, &n[0]);
+  node_death_report(r, &n[1]); /* lost between seal and start */
   n[1].conn = 0;
-  assert_true(rig_stop(&r, &n[0])->void_round);
-  node_exited(&r, &n[0], 5, 0); /* of being stopped */
-  node_stopped(&r, &n[0]);
-  node_stopped(&r, &n[2]);
-  assert_false(rig_settled(&r, &n[0])->charged);
-  assert_int_equal(rig_settled(&r, &n[0])->restarts_used, 0);
-  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 0);
+  assert_true(rig_stop(r, &n[0])->void_round);
+  node_exited(r, &n[0], 5, 0); /* of being stopped */
+  node_stopped(r, &n[0]);
+  node_stopped(r, &n[2]);
+  assert_false(rig_settled(r, &n[0])->charged);
+  assert_int_equal(rig_settled(r, &n[0])->restarts_used, 0);
+  assert_int_equal(rig_settled(r, &n[0])->delay_ms, 0);
   assert_int_equal(n[0].round, 2);
-  rig_close(&r);
 }
 
-static void test_a_failure_while_starting_is_charged_and_leaving_is_not(void **state) {
+RIG_TEST(test_a_failure_while_starting_is_charged_and_leaving_is_not) {
   for (int leaves = 0; leaves < 2; leaves++) {
-    struct rig r;
-    struct node n[2];
-    rig_open_joined(&r, n, 2);
-    node_started(&r, &n[0]);
+    rig_open_joined(r, n, 2);
+    node_started(r, &n[0]);
     if (leaves)
-      node_report(&r, &n[0], REPORT_LEAVING, NULL, 0);
+      node_report(r, &n[0], REPORT_LEAVING, NULL, 0);
     else
-      node_exited(&r, &n[0], 5, 0);
-    assert_int_equal(rig_stop(&r, &n[1])->void_round, leaves);
-    nodes_stopped(&r, n, 2);
-    assert_int_equal(rig_settled(&r, &n[1])->charged, !leaves);
-    rig_close(&r);
+      node_exited(r, &n[0], 5, 0);
+    assert_int_equal(rig_stop(r, &n[1])->void_round, leaves);
+    nodes_stopped(r, n, 2);
+    assert_int_equal(rig_settled(r, &n[1])->charged, !leaves);
   }
 }
 
-static void test_leaving_costs_nothing(void **state) {
-  struct rig r;
-  struct node n[3];
-  rig_open_for(&r, 2, 3);
-  rig_running(&r, n, 3);
-  node_report(&r, &n[2], REPORT_LEAVING, NULL, 0);
-  nodes_checkpointed(&r, n, 3);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  assert_int_equal(rig_stop(&r, &n[0])->verdict.cause, CAUSE_NODE_LEAVING);
-  nodes_stopped(&r, n, 3);
-  rig_run(&r, JOB_LEAVE_MS);
+RIG_TEST(test_leaving_costs_nothing) {
+  rig_open_for(r, 2, 3);
+  rig_running(r, n, 3);
+  node_report(r, &n[2], REPORT_LEAVING, NULL, 0);
+  nodes_checkpointed(r, n, 3);
+  assert_string_equal(rig_state(r, "job"), "stopping");
+  assert_int_equal(rig_stop(r, &n[0])->verdict.cause, CAUSE_NODE_LEAVING);
+  nodes_stopped(r, n, 3);
+  rig_run(r, JOB_LEAVE_MS);
   /* It is not asked again, though it is connected still. */
   assert_int_equal(n[0].round, 2);
   assert_int_equal(n[0].nodes, 2);
   assert_int_equal(n[2].round, 1);
-  assert_false(rig_settled(&r, &n[0])->charged);
-  rig_close(&r);
+  assert_false(rig_settled(r, &n[0])->charged);
 }
 
 /* Delays. ---------------------------------------------------------------------------------------------------------- */
 
-static void test_short_rounds_delay_the_next(void **state) {
+RIG_TEST(test_short_rounds_delay_the_next) {
   static const uint64_t want[] = {0, 1000, 2000, 4000, 8000, 16000, 30000, 30000};
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.max_restarts = 100;
-  r.settings.lease_ms = 60000;
-  rig_running(&r, n, 2);
+  rig_open(r, 1);
+  r->settings.max_restarts = 100;
+  r->settings.lease_ms = 60000;
+  rig_running(r, n, 2);
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
     int64_t round = n[0].round;
-    rig_run(&r, 1000);
-    node_exited(&r, &n[0], 1, 0);
-    nodes_stopped(&r, n, 2);
-    assert_int_equal(rig_settled(&r, &n[0])->delay_ms, want[i]);
+    rig_run(r, 1000);
+    node_exited(r, &n[0], 1, 0);
+    nodes_stopped(r, n, 2);
+    assert_int_equal(rig_settled(r, &n[0])->delay_ms, want[i]);
     if (want[i]) {
-      assert_string_equal(rig_state(&r, "job"), "forming");
-      rig_run(&r, want[i] - 1);
-      assert_string_equal(rig_state(&r, "job"), "forming");
-      rig_run(&r, 1);
+      assert_string_equal(rig_state(r, "job"), "forming");
+      rig_run(r, want[i] - 1);
+      assert_string_equal(rig_state(r, "job"), "forming");
+      rig_run(r, 1);
     }
     assert_int_equal(n[0].round, round + 1);
-    start_all(&r, n, 2);
-    nodes_heartbeat(&r, n, 2);
+    start_all(r, n, 2);
+    nodes_heartbeat(r, n, 2);
   }
   /* One that lives long enough resets that; how long its workers take to stop is not its life. */
-  rig_run(&r, JOB_SHORT_ROUND_MS);
-  node_exited(&r, &n[0], 1, 0);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 0);
-  start_all(&r, n, 2);
-  rig_run(&r, JOB_SHORT_ROUND_MS - 1);
-  node_exited(&r, &n[0], 1, 0);
-  rig_run(&r, 5000);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 0); /* the first short one again */
-  start_all(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  rig_run(&r, 5000);
-  nodes_stopped(&r, n, 2);
-  assert_int_equal(rig_settled(&r, &n[0])->delay_ms, 1000);
-  rig_close(&r);
+  rig_run(r, JOB_SHORT_ROUND_MS);
+  node_exited(r, &n[0], 1, 0);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->delay_ms, 0);
+  start_all(r, n, 2);
+  rig_run(r, JOB_SHORT_ROUND_MS - 1);
+  node_exited(r, &n[0], 1, 0);
+  rig_run(r, 5000);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->delay_ms, 0); /* the first short one again */
+  start_all(r, n, 2);
+  node_exited(r, &n[0], 1, 0);
+  rig_run(r, 5000);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[0])->delay_ms, 1000);
 }
 
 /* A join timeout that is shorter than the delay is about nodes that are missing, not about these. */
-static void test_a_delay_is_no_join_timeout(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.join_timeout_ms = 500;
-  rig_running(&r, n, 2);
+RIG_TEST(test_a_delay_is_no_join_timeout) {
+  rig_open(r, 1);
+  r->settings.join_timeout_ms = 500;
+  rig_running(r, n, 2);
   for (int i = 0; i < 2; i++) {
-    node_exited(&r, &n[0], 1, 0);
-    nodes_stopped(&r, n, 2);
-    rig_run(&r, i * 1000);
-    start_all(&r, n, 2);
+    node_exited(r, &n[0], 1, 0);
+    nodes_stopped(r, n, 2);
+    rig_run(r, i * 1000);
+    start_all(r, n, 2);
   }
   assert_int_equal(n[0].round, 3);
-  rig_close(&r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_signal_outweighs_exit),
-      cmocka_unit_test(test_lost_node_outweighs_signal),
-      cmocka_unit_test(test_the_earliest_among_equals),
-      cmocka_unit_test(test_echoes_are_counted),
-      cmocka_unit_test(test_a_hang),
-      cmocka_unit_test(test_an_agent_cannot_speak_for_others),
-      cmocka_unit_test(test_more_deaths_than_workers_fit_in_a_message),
-      cmocka_unit_test(test_the_budget_is_charged_once_per_round),
-      cmocka_unit_test(test_a_report_counts_once),
-      cmocka_unit_test(test_a_report_of_another_round_is_nobodys),
-      cmocka_unit_test(test_void_rounds_cost_nothing),
-      cmocka_unit_test(test_a_failure_while_starting_is_charged_and_leaving_is_not),
-      cmocka_unit_test(test_leaving_costs_nothing),
-      cmocka_unit_test(test_short_rounds_delay_the_next),
-      cmocka_unit_test(test_a_delay_is_no_join_timeout),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

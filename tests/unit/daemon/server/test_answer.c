@@ -122,7 +122,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void test_a_turn_makes_one_piece(void **state) {
+UNIT_TEST_WITH(test_a_turn_makes_one_piece, set_up, tear_down) {
   struct reader a, b;
   struct letters la = {.letter = 'a', .left = 3, .size = 1}, lb = {.letter = 'b', .left = 2, .size = 1};
   struct buf got = BUF_INIT;
@@ -147,7 +147,7 @@ static void test_a_turn_makes_one_piece(void **state) {
   close_reader(&b);
 }
 
-static void test_a_head_alone(void **state) {
+UNIT_TEST_WITH(test_a_head_alone, set_up, tear_down) {
   struct reader r;
   struct letters l = {.letter = 'a', .left = 2, .size = 7, .order = &f.order};
   struct answer_document d = {.source = &l, .more = more, .put_head = put_head_only, .destroy = destroy};
@@ -161,7 +161,7 @@ static void test_a_head_alone(void **state) {
 }
 
 /* 8 MiB: the reader sets the pace, and each part that it accepts begins its deadline again. */
-static void test_the_readers_pace(void **state) {
+UNIT_TEST_WITH(test_the_readers_pace, set_up, tear_down) {
   struct reader r;
   struct letters l = {.letter = 'x', .left = LARGE, .size = PIECE};
   struct buf got = BUF_INIT;
@@ -183,7 +183,7 @@ static void test_the_readers_pace(void **state) {
   close_reader(&r);
 }
 
-static void test_cancelled(void **state) {
+UNIT_TEST_WITH(test_cancelled, set_up, tear_down) {
   struct reader r;
   for (int turns = 0; turns < 2 * LARGE; turns += LARGE - 1) { /* before, while it is made, and while it is sent */
     struct letters l = {.letter = 'x', .left = LARGE, .size = PIECE};
@@ -198,7 +198,7 @@ static void test_cancelled(void **state) {
   }
 }
 
-static void test_a_reader_that_is_gone(void **state) {
+UNIT_TEST_WITH(test_a_reader_that_is_gone, set_up, tear_down) {
   struct reader r;
   struct letters l = {.letter = 'x', .left = 2, .size = PIECE};
   open_reader(&r);
@@ -210,7 +210,7 @@ static void test_a_reader_that_is_gone(void **state) {
   close_reader(&r);
 }
 
-static void test_limits(void **state) {
+UNIT_TEST_WITH(test_limits, set_up, tear_down) {
   struct reader r[ANSWERS_MAX + 1];
   struct letters l[ANSWERS_MAX + 1];
   struct answer *a[ANSWERS_MAX];
@@ -237,16 +237,4 @@ static void test_limits(void **state) {
   for (int i = 0; i < ANSWERS_MAX; i++) ended += r[i].ended;
   assert_int_equal(ended, ANSWERS_MAX - 2);
   for (int i = 0; i <= ANSWERS_MAX; i++) close_reader(&r[i]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_a_turn_makes_one_piece, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_head_alone, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_the_readers_pace, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_cancelled, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_reader_that_is_gone, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_limits, set_up, tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

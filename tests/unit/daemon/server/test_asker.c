@@ -20,7 +20,7 @@ static int64_t ask(const struct key *key, const char *token) {
   return asker_of_token(&(struct asker_config){.key = key, .uid = DAEMON}, token, strlen(token));
 }
 
-static void test_tokens(void **state) {
+UNIT_TEST(test_tokens) {
   struct key user, other = {{9}, KEY_OWN};
   char token[KEY_TEXT_MAX + 1], key[KEY_TEXT_MAX + 1];
   key_token(&own, token);
@@ -44,7 +44,7 @@ static void test_tokens(void **state) {
   assert_int_equal(ask(&other, token), ASKER_NOBODY); /* it cannot derive another user's */
 }
 
-static void test_any_digit_counts(void **state) {
+UNIT_TEST(test_any_digit_counts) {
   char token[KEY_TEXT_MAX + 1];
   key_token(&own, token);
   for (size_t i = 0; token[i]; i++) {
@@ -55,7 +55,7 @@ static void test_any_digit_counts(void **state) {
   }
 }
 
-static void test_text_that_is_no_token(void **state) {
+UNIT_TEST(test_text_that_is_no_token) {
   static const char *const texts[] = {"", "x", "1000:", "-1:00", ":", "a b", "\t"};
   char longer[8000];
   memset(longer, '0', sizeof(longer) - 1);
@@ -75,7 +75,7 @@ static int64_t request(const char *from, const char *to, const char *fields, int
   return asker_find(&c, &r, &a, &b);
 }
 
-static void test_a_process_of_this_machine(void **state) {
+UNIT_TEST(test_a_process_of_this_machine) {
   int lookups = 0;
   assert_int_equal(request("127.0.0.1", "127.0.0.1", "", &lookups), OWNER);
   assert_int_equal(request("127.0.0.2", "127.0.0.1", "Host: localhost:29400\r\n", &lookups), OWNER);
@@ -84,7 +84,7 @@ static void test_a_process_of_this_machine(void **state) {
   assert_int_equal(lookups, 4);
 }
 
-static void test_others_need_a_token(void **state) {
+UNIT_TEST(test_others_need_a_token) {
   int lookups = 0;
   struct key user;
   char fields[200], token[KEY_TEXT_MAX + 1];
@@ -100,15 +100,4 @@ static void test_others_need_a_token(void **state) {
   snprintf(fields, sizeof(fields), "Authorization: Bearer %s\r\n", token);
   assert_int_equal(request("127.0.0.1", "127.0.0.1", fields, &lookups), ASKER_NOBODY);
   assert_int_equal(lookups, 0); /* a wrong token is not made up for */
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tokens),
-      cmocka_unit_test(test_any_digit_counts),
-      cmocka_unit_test(test_text_that_is_no_token),
-      cmocka_unit_test(test_a_process_of_this_machine),
-      cmocka_unit_test(test_others_need_a_token),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

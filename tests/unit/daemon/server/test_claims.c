@@ -68,6 +68,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
+#define CLAIMS_TEST(name) UNIT_TEST_WITH(name, set_up, tear_down)
+
 static void add(struct rig *r, uint64_t serial, const char *name, const char *content) {
   struct bytes *b = bytes_create(content, strlen(content));
   claims_add(r->claims, serial, name, b);
@@ -148,7 +150,7 @@ static size_t count_files(const struct rig *r) {
 
 /* With the real one. ------------------------------------------------------------------------------------------------ */
 
-static void test_claims(void **state) {
+CLAIMS_TEST(test_claims) {
   struct rig *r = *state;
   start(r);
   assert_true(claims_deadline(r->claims) == UINT64_MAX);
@@ -170,7 +172,7 @@ static void test_claims(void **state) {
   assert_true(claims_deadline(r->claims) == UINT64_MAX);
 }
 
-static void test_an_end_at_the_end(void **state) {
+CLAIMS_TEST(test_an_end_at_the_end) {
   struct rig *r = *state;
   start(r);
   add(r, 1, "0/j/i/1", "mine");
@@ -186,7 +188,7 @@ static void test_an_end_at_the_end(void **state) {
   if (strstr(r->log, "exited")) fail_msg("%s", r->log);
 }
 
-static void test_an_end_that_fails_is_logged(void **state) {
+CLAIMS_TEST(test_an_end_that_fails_is_logged) {
   struct rig *r = *state;
   start(r);
   assert_int_equal(chmod(r->folder, 0777), 0);
@@ -210,7 +212,7 @@ static pid_t last_pid(const struct rig *r, int number) {
   return pid;
 }
 
-static void test_a_helper_that_dies(void **state) {
+CLAIMS_TEST(test_a_helper_that_dies) {
   struct rig *r = *state;
   put_script(r, READY "read line; kill -9 $$\n");
   start(r);
@@ -237,7 +239,7 @@ static void test_a_helper_that_dies(void **state) {
   expect(r, serial - 1, serial, CLAIM_WON, "");
 }
 
-static void test_a_new_helper_that_cannot_begin(void **state) {
+CLAIMS_TEST(test_a_new_helper_that_cannot_begin) {
   struct rig *r = *state;
   start(r);
   assert_int_equal(rmdir(r->folder), 0);
@@ -257,7 +259,7 @@ static void test_a_new_helper_that_cannot_begin(void **state) {
   assert_int_equal(unlink(r->folder), 0);
 }
 
-static void test_a_helper_that_hangs(void **state) {
+CLAIMS_TEST(test_a_helper_that_hangs) {
   struct rig *r = *state;
   put_script(r, READY "trap '' TERM; while :; do sleep 60; done\n");
   start(r);
@@ -275,7 +277,7 @@ static void test_a_helper_that_hangs(void **state) {
   assert_int_equal(kill(pid, 0), -1); /* killed and reaped */
 }
 
-static void test_a_helper_that_babbles(void **state) {
+CLAIMS_TEST(test_a_helper_that_babbles) {
   struct rig *r = *state;
   put_script(r, READY "read line; echo 'rm -rf /'; exec sleep 60\n");
   start(r);
@@ -285,7 +287,7 @@ static void test_a_helper_that_babbles(void **state) {
   expect_log(r, "what rdzv-claim (pid ");
 }
 
-static void test_answers_that_nobody_asked_for(void **state) {
+CLAIMS_TEST(test_answers_that_nobody_asked_for) {
   struct rig *r = *state;
   put_script(r, READY "read line; echo '{\"serial\":9,\"answer\":\"won\",\"text\":\"\"}'\n"
                       "echo '{\"serial\":1,\"answer\":\"taken\",\"text\":\"y\"}'\n"
@@ -299,7 +301,7 @@ static void test_answers_that_nobody_asked_for(void **state) {
   expect(r, 1, 71, CLAIM_FAILED, "did not answer");
 }
 
-static void test_a_line_without_end(void **state) {
+CLAIMS_TEST(test_a_line_without_end) {
   struct rig *r = *state;
   put_script(r, READY "read line; yes | tr -d '\\n'\n");
   start(r);
@@ -308,7 +310,7 @@ static void test_a_line_without_end(void **state) {
   expect(r, 0, 1, CLAIM_FAILED, "a line has more than");
 }
 
-static void test_too_many_claims(void **state) {
+CLAIMS_TEST(test_too_many_claims) {
   struct rig *r = *state;
   put_script(r, READY "exec sleep 60\n");
   start(r);
@@ -319,7 +321,7 @@ static void test_too_many_claims(void **state) {
   expect(r, CLAIMS_MAX, CLAIMS_MAX, CLAIM_FAILED, "did not answer");
 }
 
-static void test_too_many_bytes(void **state) {
+CLAIMS_TEST(test_too_many_bytes) {
   struct rig *r = *state;
   static char large[CLAIM_CONTENT_MAX + 1];
   size_t n = CLAIMS_BYTES_MAX / CLAIM_CONTENT_MAX + 2;
@@ -340,7 +342,7 @@ static void check_start(struct rig *r, const char *where, int code, const char *
   if (!strstr(e.text, why)) fail_msg("'%s' does not say '%s'", e.text, why);
 }
 
-static void test_a_start_that_fails(void **state) {
+CLAIMS_TEST(test_a_start_that_fails) {
   struct rig *r = *state;
   check_start(r, "/no/such/folder", -EIO, "cannot create /no/such/folder: No such file");
   check_start(r, "relative", -EINVAL, "absolute path");
@@ -355,7 +357,7 @@ static void test_a_start_that_fails(void **state) {
 }
 
 /* Its file server is away. Jobs wait for that, as later. */
-static void test_a_start_that_hangs(void **state) {
+CLAIMS_TEST(test_a_start_that_hangs) {
   struct rig *r = *state;
   put_script(r, "exec sleep 60\n");
   start(r);
@@ -367,22 +369,6 @@ static void test_a_start_that_hangs(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(test_claims),
-      TEST(test_an_end_at_the_end),
-      TEST(test_an_end_that_fails_is_logged),
-      TEST(test_a_helper_that_dies),
-      TEST(test_a_new_helper_that_cannot_begin),
-      TEST(test_a_helper_that_hangs),
-      TEST(test_a_helper_that_babbles),
-      TEST(test_answers_that_nobody_asked_for),
-      TEST(test_a_line_without_end),
-      TEST(test_too_many_claims),
-      TEST(test_too_many_bytes),
-      TEST(test_a_start_that_fails),
-      TEST(test_a_start_that_hangs),
-  };
   signal(SIGPIPE, SIG_IGN);
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

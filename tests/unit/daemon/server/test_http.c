@@ -34,7 +34,7 @@ static void check(const char *request, const char *trouble, int status, const ch
   check_asked_by(HTTP_ASKER_KNOWN, request, trouble, status, part);
 }
 
-static void test_what_is_served(void **state) {
+UNIT_TEST(test_what_is_served) {
   check("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 200, "ok\n");
   check("HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "late", 200, "ok\n");
   check("GET /readyz HTTP/1.0\r\n\r\n", NULL, 200, "ok\n");
@@ -66,7 +66,7 @@ static void check_resource(const char *path, enum http_resource want) {
   buf_finish(&text);
 }
 
-static void test_what_the_caller_makes(void **state) {
+UNIT_TEST(test_what_the_caller_makes) {
   check_resource("/", HTTP_PAGE);
   check_resource("/?job=x", HTTP_PAGE);
   check_resource("http://node1", HTTP_PAGE);
@@ -75,7 +75,7 @@ static void test_what_the_caller_makes(void **state) {
   check_resource("/healthz", HTTP_SENTENCE);
 }
 
-static void test_what_is_refused(void **state) {
+UNIT_TEST(test_what_is_refused) {
   static const char *const methods[] = {"POST", "PUT", "DELETE", "OPTIONS"};
   char line[64];
   for (int i = 0; i < 4; i++) {
@@ -105,7 +105,7 @@ static void test_what_is_refused(void **state) {
   check("GET /\x7f HTTP/1.1\r\n\r\n", NULL, 400, "a request line is");
 }
 
-static void test_strangers_get_yes_or_no(void **state) {
+UNIT_TEST(test_strangers_get_yes_or_no) {
   static const enum http_asker strangers[] = {HTTP_ASKER_UNKNOWN, HTTP_ASKER_KEYLESS};
   for (int i = 0; i < 2; i++) {
     check_asked_by(strangers[i], "GET /healthz HTTP/1.0\r\n\r\n", "the disk is full", 200, "ok\n");
@@ -131,7 +131,7 @@ static void check_token(const char *field, const char *token) {
     assert_true(r.token && r.token_len == strlen(token) && memcmp(r.token, token, r.token_len) == 0);
 }
 
-static void test_token(void **state) {
+UNIT_TEST(test_token) {
   check_token("Authorization: Bearer 1000:ab", "1000:ab");
   check_token("aUTHORIZATION:bearer   ab \t", "ab");
   check_token("Authorization: Bearer a b", "a b");
@@ -152,7 +152,7 @@ static void test_token(void **state) {
         "at most once");
 }
 
-static void test_long_password(void **state) {
+UNIT_TEST(test_long_password) {
   for (size_t n = HTTP_BASIC_MAX - 3; n <= HTTP_BASIC_MAX + 3; n++) {
     char plain[HTTP_BASIC_MAX + 4], request[HTTP_BASIC_MAX * 2] = "GET / HTTP/1.0\r\nAuthorization: Basic ";
     struct http_request r;
@@ -168,7 +168,7 @@ static void test_long_password(void **state) {
 }
 
 /* A request that a web page or a proxy may have made another process send. */
-static void test_direct(void **state) {
+UNIT_TEST(test_direct) {
   static const char *const direct[] = {"Host: 10.0.0.1:29400",
                                        "Host: [::1]:29400",
                                        "Host: localhost",
@@ -206,7 +206,7 @@ static void test_direct(void **state) {
   assert_false(r.direct);
 }
 
-static void test_whole_or_not(void **state) {
+UNIT_TEST(test_whole_or_not) {
   static const char request[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
   struct http_request r;
   size_t seen = 0;
@@ -216,7 +216,7 @@ static void test_whole_or_not(void **state) {
   assert_false(r.head);
 }
 
-static void test_limits(void **state) {
+UNIT_TEST(test_limits) {
   struct buf b = BUF_INIT;
   struct http_request r;
   buf_puts(&b, "GET /");
@@ -248,7 +248,7 @@ static const char *answer(struct buf *out, struct http_answer a, const char *tex
   "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n"         \
   "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\nConnection: close\r\n\r\n"
 
-static void test_answer(void **state) {
+UNIT_TEST(test_answer) {
   struct buf b = BUF_INIT;
   assert_string_equal(answer(&b, (struct http_answer){.status = HTTP_OK}, "ok\n", false),
                       "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
@@ -284,7 +284,7 @@ static bool has(const char *field, const char *etag) {
   return http_has(&r, etag);
 }
 
-static void test_etag(void **state) {
+UNIT_TEST(test_etag) {
   assert_true(has("If-None-Match: \"a1\"", "a1") && has("if-none-match: W/\"a1\"", "a1"));
   assert_true(has("If-None-Match: \"x\", W/\"a1\" , \"y\"", "a1") && has("If-None-Match: *", "a1"));
   assert_false(has("If-None-Match: \"a1\"", "a") || has("If-None-Match: a1", "a1") || has("X: \"a1\"", "a1"));
@@ -303,7 +303,7 @@ static void check_query(const char *target, const char *name, const char *value)
   buf_finish(&got);
 }
 
-static void test_query(void **state) {
+UNIT_TEST(test_query) {
   check_query("/status?job=a&uid=5", "job", "a");
   check_query("/status?job=a&uid=5", "uid", "5");
   check_query("http://node1/status?x=1&job=a%20b%2f%C3%a4+", "job", "a b/\xc3\xa4+");
@@ -316,22 +316,4 @@ static void test_query(void **state) {
   check_query("/status?job=a%", "job", NULL);
   check_query("/status?job=%g0&job=b", "job", NULL);
   check_query("/?&&job=b&job=c", "job", "b");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_served),
-      cmocka_unit_test(test_what_the_caller_makes),
-      cmocka_unit_test(test_what_is_refused),
-      cmocka_unit_test(test_strangers_get_yes_or_no),
-      cmocka_unit_test(test_token),
-      cmocka_unit_test(test_long_password),
-      cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_whole_or_not),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_answer),
-      cmocka_unit_test(test_etag),
-      cmocka_unit_test(test_query),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

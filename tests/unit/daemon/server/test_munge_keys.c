@@ -72,6 +72,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
+#define MUNGED_TEST(name) UNIT_TEST_WITH(name, set_up, tear_down)
+
 static struct rig *rig_of(void **state) {
   if (!*state) skip();
   return *state;
@@ -106,7 +108,7 @@ static int open_answer(const struct answer *a, uint32_t uid, struct key *key, st
   return munge_answer_parse(payload, (size_t)n, &nonce, uid, key, e);
 }
 
-static void test_a_user_gets_the_users_key(void **state) {
+MUNGED_TEST(test_a_user_gets_the_users_key) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   struct key key, wanted;
@@ -135,7 +137,7 @@ static void be_nobody(int to, int from) {
   _exit(key_equal(&key, &wanted) ? 0 : 5);
 }
 
-static void test_nobody_else_can_open_the_answer(void **state) {
+MUNGED_TEST(test_nobody_else_can_open_the_answer) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX];
   int up[2], down[2], status;
@@ -168,7 +170,7 @@ static void expect_busy(const struct answer *a, const char *why) {
   if (!strstr(a->bytes, why)) fail_msg("'%s' is not in: %s", why, a->bytes);
 }
 
-static void test_a_credential_that_was_used_is_refused(void **state) {
+MUNGED_TEST(test_a_credential_that_was_used_is_refused) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
@@ -176,7 +178,7 @@ static void test_a_credential_that_was_used_is_refused(void **state) {
   expect_refusal(ask(r, credential, n), "used before");
 }
 
-static void test_a_credential_of_another_munge_key_is_refused(void **state) {
+MUNGED_TEST(test_a_credential_of_another_munge_key_is_refused) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   munged_use(&other);
@@ -185,7 +187,7 @@ static void test_a_credential_of_another_munge_key_is_refused(void **state) {
   expect_refusal(ask(r, credential, n), "same /etc/munge/munge.key");
 }
 
-static void test_other_credentials_are_refused(void **state) {
+MUNGED_TEST(test_other_credentials_are_refused) {
   struct rig *r = rig_of(state);
   static char longer[MUNGE_CREDENTIAL_MAX + 1];
   char credential[MUNGE_CREDENTIAL_MAX + 1];
@@ -199,7 +201,7 @@ static void test_other_credentials_are_refused(void **state) {
   expect_refusal(ask(r, longer, sizeof longer), "not a MUNGE credential");
 }
 
-static void test_an_expired_credential_is_refused(void **state) {
+MUNGED_TEST(test_an_expired_credential_is_refused) {
   struct rig *r = rig_of(state);
   char line[256], credential[MUNGE_CREDENTIAL_MAX];
   snprintf(line, sizeof line, "munge --socket=%s --ttl=1 --string=x", munged.socket);
@@ -211,7 +213,7 @@ static void test_an_expired_credential_is_refused(void **state) {
 }
 
 /* munged ends between the look at its socket and the question. */
-static void test_a_munged_that_hangs_up_may_come_back(void **state) {
+MUNGED_TEST(test_a_munged_that_hangs_up_may_come_back) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
@@ -222,7 +224,7 @@ static void test_a_munged_that_hangs_up_may_come_back(void **state) {
 }
 
 /* Its socket file is gone, or nobody listens there any more. */
-static void test_a_munged_that_is_away_is_awaited(void **state) {
+MUNGED_TEST(test_a_munged_that_is_away_is_awaited) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
@@ -241,7 +243,7 @@ static void test_a_munged_that_is_away_is_awaited(void **state) {
   assert_int_equal(ask(r, credential, n)->status, CHANNEL_MUNGE);
 }
 
-static void test_a_munged_that_hangs_holds_nobody(void **state) {
+MUNGED_TEST(test_a_munged_that_hangs_holds_nobody) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
@@ -282,7 +284,7 @@ static void crowd(struct rig *r, struct crowd *c, size_t sources, size_t each) {
   assert_int_equal(c->honest.status, CHANNEL_MUNGE);
 }
 
-static void test_sources_are_served_in_turn(void **state) {
+MUNGED_TEST(test_sources_are_served_in_turn) {
   enum { SOURCES = 40, EACH = 100 };
   struct rig *r = rig_of(state);
   struct crowd c;
@@ -293,7 +295,7 @@ static void test_sources_are_served_in_turn(void **state) {
   free(c.answers);
 }
 
-static void test_the_largest_crowd_gives_way(void **state) {
+MUNGED_TEST(test_the_largest_crowd_gives_way) {
   enum { SOURCES = 8, EACH = MUNGE_KEYS_QUEUE_MAX / SOURCES + 64 };
   struct rig *r = rig_of(state);
   struct crowd c;
@@ -305,7 +307,7 @@ static void test_the_largest_crowd_gives_way(void **state) {
   free(c.answers);
 }
 
-static void test_a_cancelled_request_is_not_answered(void **state) {
+MUNGED_TEST(test_a_cancelled_request_is_not_answered) {
   struct rig *r = rig_of(state);
   struct answer answers[MUNGE_KEYS_THREADS + 2] = {{.calls = 0}};
   struct munge_request *asked[MUNGE_KEYS_THREADS + 2];
@@ -418,7 +420,7 @@ static void fetch(struct rig *r, const char *fixed, size_t fixed_len, uint32_t d
   assert_int_equal(fetched.calls, 1);
 }
 
-static void test_a_client_fetches_its_key(void **state) {
+MUNGED_TEST(test_a_client_fetches_its_key) {
   struct rig *r = rig_of(state);
   struct key wanted;
   fetch(r, NULL, 0, FETCH_MS);
@@ -427,7 +429,7 @@ static void test_a_client_fetches_its_key(void **state) {
   assert_true(key_equal(&fetched.key, &wanted));
 }
 
-static void test_without_munged_both_say_so(void **state) {
+MUNGED_TEST(test_without_munged_both_say_so) {
   struct rig *r = rig_of(state);
   char credential[MUNGE_CREDENTIAL_MAX + 1];
   size_t n = make_request(credential);
@@ -442,7 +444,7 @@ static void test_without_munged_both_say_so(void **state) {
   assert_non_null(strstr(fetched.e.text, "munged of this machine does not answer"));
 }
 
-static void test_a_client_says_why_there_is_no_key(void **state) {
+MUNGED_TEST(test_a_client_says_why_there_is_no_key) {
   struct rig *r = rig_of(state);
   fetch(r, "RDZV\1\0\4\0", 8, FETCH_MS);
   assert_int_equal(fetched.e.code, -ENOENT);
@@ -464,7 +466,7 @@ static void test_a_client_says_why_there_is_no_key(void **state) {
 }
 
 /* A daemon of another user makes an answer that this user can open. */
-static void test_a_client_takes_no_key_of_strangers(void **state) {
+MUNGED_TEST(test_a_client_takes_no_key_of_strangers) {
   struct rig *r = rig_of(state);
   struct buf answer = BUF_INIT;
   char credential[MUNGE_CREDENTIAL_MAX + 1], length[4];
@@ -491,7 +493,7 @@ static void test_a_client_takes_no_key_of_strangers(void **state) {
   close(up[1]);
 }
 
-static void test_service_users(void **state) {
+UNIT_TEST(test_service_users) {
   int64_t uid = 7;
   struct err e = ERR_INIT;
   assert_int_equal(munge_user_find("root", &uid, NULL), 0);
@@ -506,29 +508,9 @@ static void test_service_users(void **state) {
 }
 
 int main(void) {
-#define WITH_MUNGED(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      WITH_MUNGED(test_a_user_gets_the_users_key),
-      WITH_MUNGED(test_nobody_else_can_open_the_answer),
-      WITH_MUNGED(test_a_credential_that_was_used_is_refused),
-      WITH_MUNGED(test_a_credential_of_another_munge_key_is_refused),
-      WITH_MUNGED(test_other_credentials_are_refused),
-      WITH_MUNGED(test_an_expired_credential_is_refused),
-      WITH_MUNGED(test_without_munged_both_say_so),
-      WITH_MUNGED(test_a_munged_that_hangs_holds_nobody),
-      WITH_MUNGED(test_a_munged_that_hangs_up_may_come_back),
-      WITH_MUNGED(test_a_munged_that_is_away_is_awaited),
-      WITH_MUNGED(test_sources_are_served_in_turn),
-      WITH_MUNGED(test_the_largest_crowd_gives_way),
-      WITH_MUNGED(test_a_cancelled_request_is_not_answered),
-      WITH_MUNGED(test_a_client_fetches_its_key),
-      WITH_MUNGED(test_a_client_says_why_there_is_no_key),
-      WITH_MUNGED(test_a_client_takes_no_key_of_strangers),
-      cmocka_unit_test(test_service_users),
-  };
   bool there = munged_is_installed();
   if (there) munged_start(&munged), munged_start(&other);
-  int rc = cmocka_run_group_tests(tests, NULL, NULL);
+  int rc = unit_run(NULL, NULL);
   if (there) munged_stop(&munged), munged_stop(&other);
   return rc;
 }

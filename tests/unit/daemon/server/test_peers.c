@@ -63,7 +63,7 @@ static struct seen send_control(bool control) {
   return seen;
 }
 
-static void test_only_the_control_socket_is_local(void **state) {
+UNIT_TEST(test_only_the_control_socket_is_local) {
   struct seen seen = send_control(true);
   assert_true(seen.n == 1 && seen.n_local == 1);
   seen = send_control(false); /* it may be closed, since TCP's options cannot be set */
@@ -154,7 +154,7 @@ static void begin_messages(struct crowd *c, size_t n) {
   spin(c);
 }
 
-static void test_unfinished_messages_of_a_user(void **state) {
+UNIT_TEST(test_unfinished_messages_of_a_user) {
   struct crowd c;
   gather(&c, SHARE);
   begin_messages(&c, 10);
@@ -171,7 +171,7 @@ static void test_unfinished_messages_of_a_user(void **state) {
   disperse(&c);
 }
 
-static void test_unread_messages_of_a_user(void **state) {
+UNIT_TEST(test_unread_messages_of_a_user) {
   struct crowd c;
   char *text = xcalloc(1, UNREAD);
   gather(&c, SHARE);
@@ -190,7 +190,7 @@ static void beat(const struct crowd *c, size_t i) {
   assert_int_equal(send(c->fds[i], message, sizeof(message), MSG_NOSIGNAL), sizeof(message));
 }
 
-static void test_a_pause(void **state) {
+UNIT_TEST(test_a_pause) {
   struct crowd c;
   gather(&c, (size_t)64 << 30); /* so that nobody weighs them */
   for (size_t i = 0; i < 3; i++) peers_pause(c.peers, c.ids[i]);
@@ -251,7 +251,7 @@ static void heartbeat(struct crowd *c, struct guest *g, size_t n) {
   spin(c);
 }
 
-static void test_a_ticket_is_renewed_before_it_is_too_old(void **state) {
+UNIT_TEST(test_a_ticket_is_renewed_before_it_is_too_old) {
   static const struct peers_callbacks callbacks = {
       .on_msg = on_member, .on_gone = on_member_gone, .on_deadline = on_deadline};
   static const struct conn_callbacks guest_callbacks = {
@@ -293,15 +293,4 @@ static void test_a_ticket_is_renewed_before_it_is_too_old(void **state) {
   peers_destroy(c.peers);
   assert_int_equal(uv_loop_close(&c.loop), 0);
   slept_ms = 0;
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_only_the_control_socket_is_local),
-      cmocka_unit_test(test_unfinished_messages_of_a_user),
-      cmocka_unit_test(test_unread_messages_of_a_user),
-      cmocka_unit_test(test_a_pause),
-      cmocka_unit_test(test_a_ticket_is_renewed_before_it_is_too_old),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

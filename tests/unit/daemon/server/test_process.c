@@ -16,7 +16,7 @@ static int64_t count(struct process *p, int *turns) {
   return p->facts.open_fds;
 }
 
-static void test_descriptors(void **state) {
+UNIT_TEST(test_descriptors) {
   struct rlimit limit = {MORE + 100, MORE + 100};
   struct process p;
   int turns;
@@ -35,7 +35,7 @@ static void test_descriptors(void **state) {
   assert_true(turns > 2); /* in pieces */
 }
 
-static void test_a_count_that_is_given_up(void **state) {
+UNIT_TEST(test_a_count_that_is_given_up) {
   struct process p;
   process_begin(&p, 0);
   process_begin_counting(&p);
@@ -43,20 +43,11 @@ static void test_a_count_that_is_given_up(void **state) {
   process_finish(&p);
 }
 
-static void test_the_rest(void **state) {
+UNIT_TEST(test_the_rest) {
   struct process p;
   process_begin(&p, 1234.5);
   process_finish(&p);
   assert_true(p.facts.cpu_s > 0 && p.facts.cpu_s < 60);
   assert_true(p.facts.resident_bytes > 100000 && p.facts.resident_bytes < p.facts.virtual_bytes);
   assert_true(p.facts.started_wall_s > 1234 && p.facts.started_wall_s < 1235);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_descriptors),
-      cmocka_unit_test(test_a_count_that_is_given_up),
-      cmocka_unit_test(test_the_rest),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

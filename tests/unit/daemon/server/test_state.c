@@ -42,6 +42,8 @@ static int remove_folder(void **state) {
   return 0;
 }
 
+#define STATE_TEST(name) UNIT_TEST_WITH(name, make_folder, remove_folder)
+
 static struct state *open_state(const struct folder *f) {
   struct err e = ERR_INIT;
   struct state *s = NULL;
@@ -89,7 +91,7 @@ static void write_file(const char *path, const char *data, size_t len) {
   close(fd);
 }
 
-static void test_round_trip(void **state) {
+STATE_TEST(test_round_trip) {
   write_records(*state);
   struct state *s = open_state(*state);
   assert_string_equal(state_warning(s), "");
@@ -99,7 +101,7 @@ static void test_round_trip(void **state) {
   state_close(s);
 }
 
-static void test_rewrite_replaces_all(void **state) {
+STATE_TEST(test_rewrite_replaces_all) {
   write_records(*state);
   struct state *s = open_state(*state);
   rewrite(s, "{\"a\":1}\n\n{\"b\":2}\n"); /* an empty line is none */
@@ -114,7 +116,7 @@ static void test_rewrite_replaces_all(void **state) {
 }
 
 /* Cut off anywhere: whole lines in front of the cut are read, and what is appended then is read next time. */
-static void test_torn_at_every_byte(void **state) {
+STATE_TEST(test_torn_at_every_byte) {
   const struct folder *f = *state;
   write_records(f);
   struct buf whole = read_file(f->file);
@@ -139,7 +141,7 @@ static void test_torn_at_every_byte(void **state) {
 
 /* One byte changed anywhere: never read as if it were right. In the last line it is a torn end, before it damage;
  * without the newline between them the last two look like one torn line. */
-static void test_damaged_at_every_byte(void **state) {
+STATE_TEST(test_damaged_at_every_byte) {
   const struct folder *f = *state;
   write_records(f);
   struct buf whole = read_file(f->file);
@@ -165,7 +167,7 @@ static void test_damaged_at_every_byte(void **state) {
   buf_finish(&whole);
 }
 
-static void test_one_owner(void **state) {
+STATE_TEST(test_one_owner) {
   const struct folder *f = *state;
   struct state *s = open_state(f), *second = NULL;
   struct err e = ERR_INIT;
@@ -178,7 +180,7 @@ static void test_one_owner(void **state) {
 }
 
 /* A limit on file sizes stands for a disk that is full in the middle of a line. */
-static void test_write_that_fails_leaves_nothing_behind(void **state) {
+STATE_TEST(test_write_that_fails_leaves_nothing_behind) {
   const struct folder *f = *state;
   write_records(f);
   struct buf whole = read_file(f->file);
@@ -207,7 +209,7 @@ static void test_write_that_fails_leaves_nothing_behind(void **state) {
   buf_finish(&whole);
 }
 
-static void test_failed_append_is_overwritten(void **state) {
+STATE_TEST(test_failed_append_is_overwritten) {
   const struct folder *f = *state;
   write_records(f);
   struct state *s = open_state(f);
@@ -232,7 +234,7 @@ static void test_failed_append_is_overwritten(void **state) {
   buf_finish(&line);
 }
 
-static void test_growth_asks_for_a_rewrite(void **state) {
+STATE_TEST(test_growth_asks_for_a_rewrite) {
   struct state *s = open_state(*state);
   rewrite(s, "");
   char line[40001];
@@ -244,20 +246,4 @@ static void test_growth_asks_for_a_rewrite(void **state) {
   rewrite(s, "{}\n");
   assert_false(state_wants_rewrite(s));
   state_close(s);
-}
-
-int main(void) {
-#define T(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-  const struct CMUnitTest tests[] = {
-      T(test_round_trip),
-      T(test_rewrite_replaces_all),
-      T(test_torn_at_every_byte),
-      T(test_damaged_at_every_byte),
-      T(test_one_owner),
-      T(test_write_that_fails_leaves_nothing_behind),
-      T(test_failed_append_is_overwritten),
-      T(test_growth_asks_for_a_rewrite),
-  };
-#undef T
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_the_oldest_of_a_source_gives_way(void **state) {
+UNIT_TEST(test_the_oldest_of_a_source_gives_way) {
   struct waiting_room a;
   struct newcomer v[5] = {{.source = NULL}};
   room_init(&a, 1);
@@ -32,7 +32,7 @@ static void test_the_oldest_of_a_source_gives_way(void **state) {
 }
 
 /* A crowd of one source leaves a lone connection of another alone, however old it is. */
-static void test_a_crowd_pushes_out_its_own(void **state) {
+UNIT_TEST(test_a_crowd_pushes_out_its_own) {
   enum { N = 3000 };
   struct waiting_room a;
   struct newcomer lone, *crowd = calloc(N, sizeof(*crowd));
@@ -84,7 +84,7 @@ static void check(const struct waiting_room *a, const struct newcomer *v, const 
     if (v[i].source && strcmp(sources[i], source) == 0) assert_true(v[i].since_ms >= out->since_ms);
 }
 
-static void test_against_a_plain_list(void **state) {
+UNIT_TEST(test_against_a_plain_list) {
   static char names[SOURCES][24];
   struct newcomer v[MANY] = {{.source = NULL}};
   const char *sources[MANY] = {NULL};
@@ -108,7 +108,7 @@ static void test_against_a_plain_list(void **state) {
 }
 
 /* Each is served once before any is served again, whatever it has; a source that comes back is the last of its round. */
-static void test_sources_take_turns(void **state) {
+UNIT_TEST(test_sources_take_turns) {
   static const char *const sources[] = {"x", "x", "x", "y", "x", "z", "y"};
   enum { N = sizeof sources / sizeof *sources };
   struct waiting_room a;
@@ -128,7 +128,7 @@ static void test_sources_take_turns(void **state) {
 }
 
 /* One that does not leave is named again in the next round. Sources that leave out of turn do not disturb it. */
-static void test_turns_without_those_that_left(void **state) {
+UNIT_TEST(test_turns_without_those_that_left) {
   struct waiting_room a;
   struct newcomer v[4] = {{.source = NULL}};
   static const char *const sources[] = {"a", "b", "c", "d"};
@@ -144,12 +144,4 @@ static void test_turns_without_those_that_left(void **state) {
   room_leave(&a, &v[3]);
   assert_null(room_next(&a));
   room_finish(&a);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_oldest_of_a_source_gives_way), cmocka_unit_test(test_a_crowd_pushes_out_its_own),
-      cmocka_unit_test(test_sources_take_turns), cmocka_unit_test(test_turns_without_those_that_left),
-      cmocka_unit_test(test_against_a_plain_list)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
