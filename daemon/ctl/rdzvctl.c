@@ -8,7 +8,6 @@
  * The daemon must know who asks. At the control socket the kernel tells it our uid; at the port our key does (--endpoint
  * of another machine). The name in --endpoint is looked up in the thread pool and compared with the machine's own
  * addresses. If it is this machine, the control socket of that port is used, or the port where there is no such socket.
- * --endpoint may name several daemons: endpoints.c goes through them.
  * The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
  * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
  * sends is made printable.
@@ -35,35 +34,6 @@
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/answers.h"
 #include "daemon/ctl/warm.h"
-
-int ctl_complain(const struct client *c, int exit_code, const char *fmt, ...) {
-  struct buf text = BUF_INIT, shown = BUF_INIT, object = BUF_INIT;
-  va_list ap;
-  va_start(ap, fmt);
-  buf_vprintf(&text, fmt, ap);
-  va_end(ap);
-  buf_put_plain(&shown, buf_text(&text), text.len, text.len);
-  if (c->options.json) {
-    ctl_put_failure(&object, exit_code, buf_text(&shown), NULL);
-    fputs(buf_text(&object), stdout);
-    fflush(stdout);
-  } else {
-    fprintf(stderr, "rdzvctl: %s\n", buf_text(&shown));
-  }
-  buf_finish(&text);
-  buf_finish(&shown);
-  buf_finish(&object);
-  return exit_code;
-}
-
-void ctl_print_printable(FILE *to, const char *text, size_t len, bool json) {
-  struct buf shown = BUF_INIT;
-  ctl_screen_put_printable(&shown, text, len, json);
-  if (len > 0 && text[len - 1] != '\n') buf_putc(&shown, '\n');
-  fputs(buf_text(&shown), to);
-  fflush(to);
-  buf_finish(&shown);
-}
 
 /* The command line ------------------------------------------------------------------------------------------------- */
 
@@ -169,10 +139,10 @@ static void find_names(uv_work_t *work) {
   struct passwd entry, *user = NULL;
   char text[PASSWD_ENTRY_MAX];
   if (c->request.user && getpwnam_r(c->request.user, &entry, text, sizeof(text), &user) == 0 && user)
-    n->found_other = (int64_t)user->pw_uid;
+    n->other_uid = (int64_t)user->pw_uid;
   user = NULL;
   if (getpwuid_r(geteuid(), &entry, text, sizeof(text), &user) != 0 || !user) return;
-  if (strlen(user->pw_name) <= USER_NAME_MAX) snprintf(n->found, sizeof(n->found), "%s", user->pw_name);
+  if (strlen(user->pw_name) <= USER_NAME_MAX) snprintf(n->name, sizeof(n->name), "%s", user->pw_name);
 }
 
 /* Once: the names are here, or too late. */
@@ -182,10 +152,10 @@ static void use_names(struct client *c) {
   uv_timer_stop(&c->name.timer);
   const char *user = c->request.user;
   int code = 0;
-  if (user) c->request.owner = c->name.other_uid;
+  if (user && !c->name.late) c->request.owner = c->name.other_uid;
   if (user && c->name.late)
     code = ctl_complain(c, EXIT_CODE_SYSTEM, "--user %s: the user database does not answer: give the uid", user);
-  else if (user && c->name.other_uid < 0)
+  else if (user && c->request.owner < 0)
     code = ctl_complain(c, EXIT_CODE_USAGE, "--user %s: this machine has no such user: give the uid", user);
   if (!code) code = begin_connecting(c);
   if (code) ctl_finish(c, code);
@@ -193,12 +163,7 @@ static void use_names(struct client *c) {
 
 static void on_names(uv_work_t *work, int status) {
   struct client *c = work->data;
-  struct own_name *n = &c->name;
-  if (status == 0 && !n->done) {
-    snprintf(n->name, sizeof(n->name), "%s", n->found);
-    n->other_uid = n->found_other;
-    n->late = false;
-  }
+  if (!c->name.done) c->name.late = status != 0;
   use_names(c);
 }
 
@@ -226,7 +191,7 @@ static int run(struct client *c) {
   if (strcmp(c->request.verb, "logs") == 0) ctl_begin_logs(c);
   uv_timer_start(&c->timer, ctl_on_deadline, DEADLINE_MS, 0);
   struct own_name *n = &c->name;
-  *n = (struct own_name){.other_uid = -1, .found_other = -1, .late = true};
+  *n = (struct own_name){.other_uid = -1, .late = true};
   n->work.data = n->timer.data = c;
   bool looks = false;
   if (needs_name(c) && loop_start_pool(&c->loop, POOL, NULL) == 0 && uv_timer_init(&c->loop, &n->timer) == 0 &&
