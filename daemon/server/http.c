@@ -9,7 +9,7 @@
  *
  * The head is read whole before it is judged, except for its length. A client may write it byte by byte, and each byte
  * is looked at once (*seen): ten thousand slow clients cost no more than the bytes they send. How long a request may
- * take is the connection's business (peers_ask.c).
+ * take is the connection's business (peers.c).
  *
  * Probes need no token, so they tell a stranger only yes or no. Who asks for more is the caller's business (asker.h): it
  * goes by the token, and for a request of this machine by the process. A browser is such a process too. A web page whose

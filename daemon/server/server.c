@@ -14,7 +14,7 @@
  * core gets how late the tick is, and extends its leases by that.
  *
  * Foreign clients (PyTorch's TCPStore) use the same port, if --c10d lets them, and do not concern the core:
- * peers_arrive.c passes them to the server of the common store. This file only asks whether any is connected, because a
+ * peers.c passes them to the server of the common store. This file only asks whether any is connected, because a
  * client keeps the daemon alive.
  *
  * Claims (--claim) are made by a helper process: claims.c. Its answers are events of the core. At the end the loop lives
