@@ -62,8 +62,6 @@ static void go_to(struct client *c, size_t at);
 static void connect_address(struct client *c);
 static void connect_port(struct client *c);
 static void fail_connect(struct client *c, int rc); /* rc < 0 */
-static void try_next_address(struct client *c);
-static void begin_look(struct client *c);
 
 int ctl_complain(const struct client *c, int exit_code, const char *fmt, ...) {
   struct buf text = BUF_INIT, shown = BUF_INIT, object = BUF_INIT;
@@ -181,15 +179,6 @@ static void keep_sockets(struct client *c, char *const *paths, size_t n) {
   c->n_endpoints = n < TARGETS_MAX ? n : TARGETS_MAX;
 }
 
-/* The last ones stay if no daemon is left: the page then says that none listens there. */
-static void find_sockets_again(struct client *c) {
-  char **paths;
-  struct control_foreign foreign;
-  size_t n = control_socket_find(0, &paths, &foreign);
-  if (n > 0) keep_sockets(c, paths, n);
-  control_socket_free(paths, n);
-}
-
 int ctl_choose_socket(struct client *c, uint16_t port) {
   char **paths;
   struct control_foreign foreign;
@@ -279,8 +268,8 @@ static void on_munge_key(void *ctx, const struct key *key, const struct err *e) 
     if (c->key) {
       fail_key(c, e->text);
     } else if (e->code == -ECONNREFUSED || e->code == -EHOSTUNREACH || e->code == -ENETUNREACH) {
-      if (c->address + 1 < c->addresses.n)
-        try_next_address(c);
+      if (++c->address < c->addresses.n)
+        connect_address(c);
       else
         fail_connect(c, e->code);
     } else {
@@ -502,12 +491,19 @@ static void begin_question(struct client *c) {
   c->asked = 0;
   buf_clear(&c->failures);
   c->failure_code = 0;
-  if (looks_at_all(c)) begin_look(c);
-}
-
-static void start_again(struct client *c) {
-  begin_question(c);
-  start(c);
+  if (!looks_at_all(c)) return;
+  for (size_t i = 0; i < c->n_endpoints; i++) { /* the answers of the last question of --watch */
+    free(c->told[i].text);
+    c->told[i] = (struct ctl_told){.code = 0};
+  }
+  c->at = 0;
+  if (!c->answered) return;
+  /* Daemons have come and gone since then. If none is left the last ones stay: the page says that none listens there. */
+  char **paths;
+  struct control_foreign foreign;
+  size_t n = control_socket_find(0, &paths, &foreign);
+  if (n > 0) keep_sockets(c, paths, n);
+  control_socket_free(paths, n);
 }
 
 void ctl_begin_again(struct client *c) {
@@ -606,15 +602,6 @@ static void note_drain(struct client *c, int code, const char *answer, size_t le
 
 /* status, jobs, top: the answers of several daemons as one. --------------------------------------------------------- */
 
-static void begin_look(struct client *c) {
-  for (size_t i = 0; i < c->n_endpoints; i++) {
-    free(c->told[i].text);
-    c->told[i] = (struct ctl_told){.code = 0};
-  }
-  c->at = 0;
-  if (c->answered) find_sockets_again(c);
-}
-
 static bool has_jobs(const char *text) {
   const char *colon = strchr(text, ':'), *line = strchr(text, '\n'); /* the headline of a job has a colon */
   return strncmp(text, "no jobs", 7) != 0 || (colon && colon < line);
@@ -695,18 +682,6 @@ static bool look_on(struct client *c) {
   return true;
 }
 
-static void look_answered(struct client *c, int code, const char *answer, size_t len) {
-  struct buf text = BUF_INIT;
-  if (code == 0) {
-    note(c, 0, answer, len);
-    look_on(c);
-    return;
-  }
-  ctl_put_sentence(&text, answer, len, c->request.json || !strcmp(c->request.verb, "top"));
-  fail(c, code, "%s", buf_text(&text));
-  buf_finish(&text);
-}
-
 static bool look_failed(struct client *c, int code, const char *why) {
   uid_t uid;
   int there = control_socket_probe(c->path, &uid);
@@ -743,7 +718,10 @@ static void take_step(struct client *c) {
   c->step = ctl_logs_next(c->logs, monotonic_ms());
   switch (c->step.kind) {
   case LOGS_LIST: ctl_begin_again(c); break;
-  case LOGS_FETCH: start_again(c); break;
+  case LOGS_FETCH: /* of the daemon that has answered the last question */
+    begin_question(c);
+    start(c);
+    break;
   case LOGS_PAUSE: uv_timer_start(&c->again, on_pause, c->step.pause_ms, 0); break;
   case LOGS_END: {
     const struct logs_step *s = &c->step;
@@ -776,18 +754,6 @@ void ctl_begin_logs(struct client *c) {
   c->step = ctl_logs_next(c->logs, monotonic_ms());
 }
 
-static void put_logs_question(const struct client *c, struct control *q) {
-  bool lists = c->step.kind == LOGS_LIST;
-  q->verb = lists ? "status" : "logs";
-  q->json = lists;
-  if (lists) return;
-  q->agent = c->step.agent;
-  q->from = c->step.from;
-  q->from_round = c->step.from_round;
-  q->tail = c->step.tail;
-  q->wait_ms = c->step.wait_ms;
-}
-
 static void on_logs_reply(struct client *c, const struct msg *m) {
   int code = (int)m->control_reply.code;
   struct buf out = BUF_INIT, err = BUF_INIT;
@@ -808,11 +774,6 @@ static void on_logs_reply(struct client *c, const struct msg *m) {
     go_on(c);
   else
     ctl_finish(c, EXIT_CODE_OK); /* the reader is gone */
-}
-
-static void on_logs_silence(struct client *c, int code, const char *text) {
-  ctl_logs_on_failure(c->logs, code, text, false, monotonic_ms());
-  go_on(c);
 }
 
 /* One question. ----------------------------------------------------------------------------------------------------- */
@@ -866,7 +827,8 @@ static void fail(struct client *c, int exit_code, const char *fmt, ...) {
                  buf_text(&c->failures));
   }
   if (c->logs) {
-    on_logs_silence(c, exit_code, text);
+    ctl_logs_on_failure(c->logs, exit_code, text, false, monotonic_ms());
+    go_on(c);
     return;
   }
   if (!c->request.watch || !c->answered) {
@@ -925,9 +887,17 @@ static void on_reply(struct client *c, const struct msg *m) {
     note_drain(c, code, m->raw, m->raw_len);
     return;
   }
-  if (looks_at_all(c))
-    look_answered(c, code, m->raw, m->raw_len);
-  else if (code == 0 && ctl_asks_key(c)) {
+  if (looks_at_all(c)) {
+    if (code == 0) {
+      note(c, 0, m->raw, m->raw_len);
+      look_on(c);
+      return;
+    }
+    struct buf text = BUF_INIT;
+    ctl_put_sentence(&text, m->raw, m->raw_len, c->request.json || is_top(c));
+    fail(c, code, "%s", buf_text(&text));
+    buf_finish(&text);
+  } else if (code == 0 && ctl_asks_key(c)) {
     struct key *key = secret_alloc();
     struct err e = ERR_INIT;
     if (key_parse(m->raw, m->raw_len, key, &e) == 0) {
@@ -958,7 +928,18 @@ static void on_greeting(struct client *c, int64_t version) {
     m.control.json = c->sounding || is_top(c) || (r->json && !ctl_asks_key(c) && !tells_all(c));
     m.control.user = c->name.late ? "" : c->name.name;
     m.control.owner = r->owner;
-    if (c->logs && !c->sounding) put_logs_question(c, &m.control);
+    if (c->logs && !c->sounding) {
+      bool lists = c->step.kind == LOGS_LIST;
+      m.control.verb = lists ? "status" : "logs";
+      m.control.json = lists;
+      if (!lists) {
+        m.control.agent = c->step.agent;
+        m.control.from = c->step.from;
+        m.control.from_round = c->step.from_round;
+        m.control.tail = c->step.tail;
+        m.control.wait_ms = c->step.wait_ms;
+      }
+    }
     conn_send(&c->conn, &m);
   } else
     fail(c, EXIT_CODE_REFUSED,
@@ -1030,17 +1011,13 @@ static void connect_address(struct client *c) {
     ask_munge(c);
 }
 
-static void try_next_address(struct client *c) {
-  c->address++;
-  connect_address(c);
-}
-
 static void on_connect(uv_connect_t *request, int status) {
   struct client *c = request->data;
   struct err e = ERR_INIT;
   if (status == UV_ECANCELED) return; /* it timed out */
   if (status < 0 && c->remote && c->address + 1 < c->addresses.n) {
-    close_then(c, try_next_address);
+    c->address++;
+    close_then(c, connect_address);
     return;
   }
   if (status < 0) {

@@ -233,12 +233,6 @@ static int end_arrival(struct peer *p) {
   return a->fd;
 }
 
-static void peer_drop_arrival(struct peer *p) {
-  uv_close((uv_handle_t *)&p->arrival->poll, on_arrival_closed);
-  close(p->arrival->fd);
-  peers_resume(p->peers);
-}
-
 /* The end of a connection: out of the table at once, freed when libuv has let go of it. */
 static void peer_drop(struct peer *p, bool flush) {
   peer_leave_room(p);
@@ -250,7 +244,9 @@ static void peer_drop(struct peer *p, bool flush) {
   p->answer = NULL;
   p->framed = false;
   if (p->arrival) {
-    peer_drop_arrival(p);
+    uv_close((uv_handle_t *)&p->arrival->poll, on_arrival_closed);
+    close(p->arrival->fd);
+    peers_resume(p->peers);
   } else if (!flush) {
     conn_close(&p->conn);
   } else {
@@ -302,11 +298,6 @@ static bool is_crowded(const struct peers *ps) {
 
 static bool users_may_be_heavy(const struct peers *ps) {
   return ps->n_identified > ps->user_bytes / (CONN_QUEUE_MAX + FRAME_MAX_TO_DAEMON);
-}
-
-static uint64_t peers_weigh_deadline(const struct peers *ps) {
-  uint64_t rooms = is_crowded(ps) ? ps->weighed_ms + PEERS_WEIGH_MS : UINT64_MAX;
-  return earliest(rooms, users_may_be_heavy(ps) ? ps->weighed_users_ms + PEERS_WEIGH_USERS_MS : UINT64_MAX);
 }
 
 static size_t bytes_of(const struct peer *p) {
@@ -440,25 +431,9 @@ static bool peer_may_take(struct conn *c, enum msg_type type) {
   return may;
 }
 
-static void peers_begin_turns(struct peers *ps, uint64_t seed) {
-  room_init(&ps->keyless, seed);
-  room_init(&ps->keyed, seed);
-  uv_idle_init(ps->loop, &ps->turns);
-  ps->turns.data = ps;
-}
-
-static void peers_end_turns(struct peers *ps) {
-  uv_close((uv_handle_t *)&ps->turns, NULL);
-}
-
 /* One question and one answer, in bytes that are not our frames ----------------------------------------------------- */
 
 enum { SHOWN_REQUEST = 120 };
-
-static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
-  static char room[HTTP_HEAD_MAX]; /* copied before the next read */
-  *out = uv_buf_init(room, sizeof(room));
-}
 
 /* MUNGE ------------------------------------------------------------------------------------------------------------ */
 
@@ -484,28 +459,6 @@ static void take_question(struct peer *p) {
     on_munge(p, CHANNEL_MUNGE_REFUSED, munge_ask_malformed, strlen(munge_ask_malformed));
   else
     p->munge = munge_keys_ask(p->peers->munge, p->where, credential.data, credential.len, on_munge, p);
-}
-
-static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
-  struct peer *p = ((struct conn *)stream->data)->owner;
-  if (n < 0) {
-    peer_drop(p, false);
-  } else if (n > 0) {
-    buf_append(&p->request, b->base, (size_t)n);
-    take_question(p);
-  }
-}
-
-static void peer_begin_munge(struct peer *p, const char *data, size_t len) {
-  if (!p->peers->munge) {
-    on_munge(p, CHANNEL_NO_KEY, NULL, 0);
-    return;
-  }
-  buf_append(&p->request, data, len);
-  if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
-    peer_drop(p, false);
-  else
-    take_question(p);
 }
 
 /* HTTP ------------------------------------------------------------------------------------------------------------- */
@@ -591,34 +544,37 @@ static void append_request(struct peer *p, const char *data, size_t n) {
   buf_append(&p->request, data, n);
 }
 
-static void on_request_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+/* Both. ------------------------------------------------------------------------------------------------------------ */
+
+static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
+  static char room[HTTP_HEAD_MAX]; /* copied before the next read */
+  *out = uv_buf_init(room, sizeof(room));
+}
+
+static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   struct peer *p = ((struct conn *)stream->data)->owner;
   if (n < 0) {
-    log_debug("%s: HTTP: closed before its request was complete: %s", p->name, uv_strerror((int)n));
+    if (p->http) log_debug("%s: HTTP: closed before its request was complete: %s", p->name, uv_strerror((int)n));
     peer_drop(p, false);
   } else if (n > 0) {
     append_request(p, b->base, (size_t)n);
     explicit_bzero(b->base, (size_t)n);
-    take_request(p);
+    (p->http ? take_request : take_question)(p);
   }
 }
 
-static void peer_begin_http(struct peer *p, const char *data, size_t len) {
-  p->http = true;
-  append_request(p, data, len);
-  if (uv_read_start(&p->conn.stream, on_request_alloc, on_request_read) != 0)
-    peer_drop(p, false);
-  else
-    take_request(p);
-}
-
-static void peer_expire_http(struct peer *p) {
-  if (p->answer) {
-    say(p, LOG_INFO, "%s: HTTP: closed: it did not read the answer for %d s", p->name, PEERS_IDENTIFY_MS / 1000);
-    peer_drop(p, false);
+/* The stream is its own, with what was read of it. */
+static void peer_begin_question(struct peer *p, bool http, const char *data, size_t len) {
+  if (!http && !p->peers->munge) {
+    on_munge(p, CHANNEL_NO_KEY, NULL, 0);
     return;
   }
-  answer_http(p, &(struct http_answer){.status = HTTP_REQUEST_TIMEOUT}, false, "this request is incomplete\n");
+  p->http = http;
+  append_request(p, data, len);
+  if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
+    peer_drop(p, false);
+  else
+    (http ? take_request : take_question)(p);
 }
 
 /* Our frames, and the bytes of those that do not speak them --------------------------------------------------------- */
@@ -712,12 +668,8 @@ static void on_msg(struct conn *c, struct msg *m) {
 /* The stream is ours afterwards in any case. */
 static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
   struct peer *p = c->owner;
-  if (protocol == FRAME_PROTOCOL_HTTP && !p->local) {
-    peer_begin_http(p, data, len);
-    return true;
-  }
-  if (protocol == FRAME_PROTOCOL_MUNGE && !p->local) {
-    peer_begin_munge(p, data, len);
+  if ((protocol == FRAME_PROTOCOL_HTTP || protocol == FRAME_PROTOCOL_MUNGE) && !p->local) {
+    peer_begin_question(p, protocol == FRAME_PROTOCOL_HTTP, data, len);
     return true;
   }
   struct buf shown = BUF_INIT;
@@ -1058,7 +1010,10 @@ struct peers *peers_create(const struct peers_options *o) {
   room_init(&ps->unrecognized, o->seed);
   room_init(&ps->framed, o->seed);
   room_init(&ps->paused, o->seed);
-  peers_begin_turns(ps, o->seed);
+  room_init(&ps->keyless, o->seed);
+  room_init(&ps->keyed, o->seed);
+  uv_idle_init(o->loop, &ps->turns);
+  ps->turns.data = ps;
   return ps;
 }
 
@@ -1136,7 +1091,8 @@ size_t peers_undecided(const struct peers *ps) {
 
 uint64_t peers_deadline(const struct peers *ps) {
   const struct newcomer *const oldest[] = {ps->unrecognized.oldest, ps->framed.oldest};
-  uint64_t at = peers_weigh_deadline(ps);
+  uint64_t at = is_crowded(ps) ? ps->weighed_ms + PEERS_WEIGH_MS : UINT64_MAX;
+  if (users_may_be_heavy(ps)) at = earliest(at, ps->weighed_users_ms + PEERS_WEIGH_USERS_MS);
   for (int i = 0; i < 2; i++)
     if (oldest[i]) at = earliest(at, oldest[i]->since_ms + PEERS_IDENTIFY_MS);
   return ps->paused.oldest ? earliest(at, ps->paused.oldest->since_ms + PEERS_PAUSE_MS) : at;
@@ -1159,8 +1115,13 @@ void peers_expire(struct peers *ps, uint64_t now) {
       continue;
     }
     if (peer_hand_over_silent(p)) continue;
+    if (p->answer) {
+      say(p, LOG_INFO, "%s: HTTP: closed: it did not read the answer for %d s", p->name, PEERS_IDENTIFY_MS / 1000);
+      peer_drop(p, false);
+      continue;
+    }
     if (p->http) {
-      peer_expire_http(p);
+      answer_http(p, &(struct http_answer){.status = HTTP_REQUEST_TIMEOUT}, false, "this request is incomplete\n");
       continue;
     }
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
@@ -1179,7 +1140,7 @@ void peers_close_all(struct peers *ps) {
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) peer_drop(ps->slots[i], true);
   answers_close(ps->answers);
-  peers_end_turns(ps);
+  uv_close((uv_handle_t *)&ps->turns, NULL);
   munge_keys_destroy(ps->munge);
   ps->munge = NULL;
 }
