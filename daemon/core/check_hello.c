@@ -14,6 +14,8 @@
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
 
+#define refuse(c, ...) core_refuse(c, EXIT_CODE_REFUSED, __VA_ARGS__)
+
 /* Addresses. ------------------------------------------------------------------------------------------------------- */
 
 static bool addrs_are_numeric(const char *addrs) {
@@ -39,22 +41,16 @@ static bool is_elsewhere(const struct core_event *ev) {
   return peer.family && !ipaddr_is_loopback(&peer) && ipaddr_compare(&peer, &us) != 0;
 }
 
-static bool local_addr_refused(struct core *c, const struct core_event *ev) {
+static bool local_addr_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   struct ipaddr own = ipaddr_parse(h->local_addr);
-  if (!h->local_addr[0]) return false;
-  if (!own.family)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address", h->local_addr,
-                h->host);
-  else if (is_nobodys(&own))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not the address of one machine",
-                h->local_addr, h->host);
-  else if (is_elsewhere(ev) && ipaddr_is_loopback(&own) && h->settings.max_nodes > 1)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "--local-addr %s of %s is a loopback address: the job's other nodes cannot reach it", h->local_addr,
-                h->host);
-  else
-    return false;
+  if (!h->local_addr[0]) return true;
+  if (!own.family) return refuse(c, "--local-addr %s of %s is not a numeric address", h->local_addr, h->host);
+  if (is_nobodys(&own))
+    return refuse(c, "--local-addr %s of %s is not the address of one machine", h->local_addr, h->host);
+  if (is_elsewhere(ev) && ipaddr_is_loopback(&own) && h->settings.max_nodes > 1)
+    return refuse(c, "--local-addr %s of %s is a loopback address: the job's other nodes cannot reach it",
+                  h->local_addr, h->host);
   return true;
 }
 
@@ -76,26 +72,20 @@ static uint64_t latest_ms(const struct core *c) {
   return c->jobs.wall_ms + CORE_SKEW_MS;
 }
 
-static bool token_refused(struct core *c, uint64_t conn, const struct source *from, const char *incarnation,
-                          int64_t round) {
+static bool token_is_sound(struct core *c, const struct source *from, const char *incarnation, int64_t round) {
   uint64_t begun = begun_ms(incarnation), latest = latest_ms(c);
-  if (!incarnation[0]) return false;
+  if (!incarnation[0]) return true;
   if (begun == UINT64_MAX)
-    core_refuse(c, conn, EXIT_CODE_REFUSED, "%s %s names incarnation %s, and no rdzvd gives such names", from->msg,
-                from->name, incarnation);
-  else if (begun > latest)
-    core_refuse(c, conn, EXIT_CODE_REFUSED,
-                "%s %s names a run of job %s that begins more than %d hours after now: set the clock of the "
-                "daemon's machine, and that of the machine where the job began",
-                from->msg, from->name, from->job, CORE_SKEW_MS / 3600000);
-  else if (round > JOB_ROUND_MAX)
-    core_refuse(c, conn, EXIT_CODE_REFUSED, "%s %s names round %lld, which no job has reached", from->msg, from->name,
-                (long long)round);
-  else if ((uint64_t)round > CORE_ROUNDS_AT_ONCE + (latest - begun) / CORE_ROUND_MS)
-    core_refuse(c, conn, EXIT_CODE_REFUSED, "%s %s names round %lld, for which its job had no time", from->msg,
-                from->name, (long long)round);
-  else
-    return false;
+    return refuse(c, "%s %s names incarnation %s, and no rdzvd gives such names", from->msg, from->name, incarnation);
+  if (begun > latest)
+    return refuse(c,
+                  "%s %s names a run of job %s that begins more than %d hours after now: set the clock of the "
+                  "daemon's machine, and that of the machine where the job began",
+                  from->msg, from->name, from->job, CORE_SKEW_MS / 3600000);
+  if (round > JOB_ROUND_MAX)
+    return refuse(c, "%s %s names round %lld, which no job has reached", from->msg, from->name, (long long)round);
+  if ((uint64_t)round > CORE_ROUNDS_AT_ONCE + (latest - begun) / CORE_ROUND_MS)
+    return refuse(c, "%s %s names round %lld, for which its job had no time", from->msg, from->name, (long long)round);
   return true;
 }
 
@@ -108,7 +98,7 @@ int core_compare_tokens(const char *incarnation, int64_t round, const char *othe
 
 /* The last round that the node was part of, and the round before. Who may decide is counted from them, so a wrong one
  * could make a minority decide. */
-static bool votes_refused(struct core *c, const struct core_event *ev, const struct source *from) {
+static bool votes_are_sound(struct core *c, const struct core_event *ev, const struct source *from) {
   const struct hello *h = &ev->msg->hello;
   const struct seal *s = &h->seal;
   bool voted = h->voted_round > 0, based = s->base_round > 0;
@@ -126,22 +116,19 @@ static bool votes_refused(struct core *c, const struct core_event *ev, const str
     why = "has left a round that it does not name, or is in";
   else if (strcmp(h->origin, h->voted_incarnation) > 0)
     why = "names a run that began after its round";
-  if (why)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s %s", h->host, why);
-  else if (nodes > h->settings.max_nodes)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round of %lld nodes, and --nnodes allows %lld",
-                h->host, nodes, (long long)h->settings.max_nodes);
-  else if (placed_there && s->nodes && s->nodes != h->round_nodes)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld with %lld nodes and with %lld", h->host,
-                (long long)h->round, (long long)h->round_nodes, (long long)s->nodes);
-  else if (based && core_compare_tokens(s->base_incarnation, s->base_round, h->voted_incarnation, h->voted_round) >= 0)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld as the one before round %lld", h->host,
-                (long long)s->base_round, (long long)h->voted_round);
-  else
-    return token_refused(c, ev->conn, from, h->voted_incarnation, h->voted_round) ||
-           token_refused(c, ev->conn, from, h->origin, h->origin[0] ? 1 : 0) ||
-           token_refused(c, ev->conn, from, s->base_incarnation, s->base_round);
-  return true;
+  if (why) return refuse(c, "HELLO of %s %s", h->host, why);
+  if (nodes > h->settings.max_nodes)
+    return refuse(c, "HELLO of %s names a round of %lld nodes, and --nnodes allows %lld", h->host, nodes,
+                  (long long)h->settings.max_nodes);
+  if (placed_there && s->nodes && s->nodes != h->round_nodes)
+    return refuse(c, "HELLO of %s names round %lld with %lld nodes and with %lld", h->host, (long long)h->round,
+                  (long long)h->round_nodes, (long long)s->nodes);
+  if (based && core_compare_tokens(s->base_incarnation, s->base_round, h->voted_incarnation, h->voted_round) >= 0)
+    return refuse(c, "HELLO of %s names round %lld as the one before round %lld", h->host, (long long)s->base_round,
+                  (long long)h->voted_round);
+  return token_is_sound(c, from, h->voted_incarnation, h->voted_round) &&
+         token_is_sound(c, from, h->origin, h->origin[0] ? 1 : 0) &&
+         token_is_sound(c, from, s->base_incarnation, s->base_round);
 }
 
 static bool is_daemon_id(const char *id) {
@@ -150,61 +137,48 @@ static bool is_daemon_id(const char *id) {
 
 /* The daemon that the node has followed. Its silence is how long the promise to it has lasted, so an invented one could
  * cut the wait short. */
-static bool follows_refused(struct core *c, const struct core_event *ev) {
+static bool follows_soundly(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   uint64_t begun = begun_ms(h->incarnation);
   if (h->follows[0] && !is_daemon_id(h->follows))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names daemon %s, and no rdzvd has such an id", h->host,
-                h->follows);
-  else if (h->incarnation[0] && (uint64_t)h->silent_ms > latest_ms(c) - begun)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "HELLO of %s says that its daemon has been silent for %lld ms, longer than its job has lived", h->host,
-                (long long)h->silent_ms);
-  else
-    return false;
-  return true;
-}
-
-static bool claims_refused(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  if (!h->settings.claims || c->jobs.daemon.claims) return false;
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "job %s claims each of its rounds (--claim of %s), and this rdzvd cannot: start it with the same --claim",
-              h->job, h->host);
+    return refuse(c, "HELLO of %s names daemon %s, and no rdzvd has such an id", h->host, h->follows);
+  if (h->incarnation[0] && (uint64_t)h->silent_ms > latest_ms(c) - begun)
+    return refuse(c, "HELLO of %s says that its daemon has been silent for %lld ms, longer than its job has lived",
+                  h->host, (long long)h->silent_ms);
   return true;
 }
 
 /* Messages. -------------------------------------------------------------------------------------------------------- */
 
-static bool version_refused(struct core *c, uint64_t conn, int64_t version) {
-  if (version == PROTO_VERSION) return false;
-  core_refuse(c, conn, EXIT_CODE_REFUSED,
-              "its rdzv-agent speaks protocol version %lld, this rdzvd speaks version %d; use the same "
-              "version of rdzv on all nodes",
-              (long long)version, PROTO_VERSION);
-  return true;
+static bool version_is_ours(struct core *c, int64_t version) {
+  return version == PROTO_VERSION ||
+         refuse(c,
+                "its rdzv-agent speaks protocol version %lld, this rdzvd speaks version %d; use the same "
+                "version of rdzv on all nodes",
+                (long long)version, PROTO_VERSION);
 }
 
 bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   const struct source from = {.msg = "HELLO of", .name = h->host, .job = h->job};
   bool placed = h->phase != PHASE_NONE;
-  if (version_refused(c, ev->conn, h->version)) return false;
+  if (!version_is_ours(c, h->version)) return false;
   if (h->settings.min_nodes > h->settings.max_nodes)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--nnodes %lld:%lld has a minimum above its maximum",
-                (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
-  else if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round, but no valid node rank in it", h->host);
-  else if (h->round > JOB_ROUND_MAX)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached", h->host,
-                (long long)h->round);
-  else if (!addrs_are_numeric(h->addrs))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has an entry in addrs that is not a numeric address",
-                h->host);
-  else
-    return !token_refused(c, ev->conn, &from, h->incarnation, h->round) && !votes_refused(c, ev, &from) &&
-           !follows_refused(c, ev) && !claims_refused(c, ev) && !local_addr_refused(c, ev);
-  return false;
+    return refuse(c, "--nnodes %lld:%lld has a minimum above its maximum", (long long)h->settings.min_nodes,
+                  (long long)h->settings.max_nodes);
+  if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
+    return refuse(c, "HELLO of %s names a round, but no valid node rank in it", h->host);
+  if (h->round > JOB_ROUND_MAX)
+    return refuse(c, "HELLO of %s names round %lld, which no job has reached", h->host, (long long)h->round);
+  if (!addrs_are_numeric(h->addrs))
+    return refuse(c, "HELLO of %s has an entry in addrs that is not a numeric address", h->host);
+  if (!token_is_sound(c, &from, h->incarnation, h->round) || !votes_are_sound(c, ev, &from) || !follows_soundly(c, ev))
+    return false;
+  if (h->settings.claims && !c->jobs.daemon.claims)
+    return refuse(
+        c, "job %s claims each of its rounds (--claim of %s), and this rdzvd cannot: start it with the same --claim",
+        h->job, h->host);
+  return local_addr_is_sound(c, ev);
 }
 
 bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
@@ -214,25 +188,16 @@ bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
   uint16_t port = c->jobs.daemon.port;
   /* Agents that are sent here would come back. */
   bool here = port && f->port == port && ipaddr_compare(&addr, &us) == 0;
-  if (version_refused(c, ev->conn, f->version)) return false;
+  if (!version_is_ours(c, f->version)) return false;
   if (!is_daemon_id(f->daemon))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names daemon %s, and no rdzvd has such an id",
-                f->job, f->daemon);
-  else if (strcmp(f->origin, f->incarnation) > 0)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names a run that began after its round", f->job);
-  else if (!addr.family)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names address %s, which is not numeric", f->job,
-                f->addr);
-  else if (is_nobodys(&addr))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names address %s, which is not one machine's",
-                f->job, f->addr);
-  else if (is_elsewhere(ev) && ipaddr_is_loopback(&addr))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "FORWARD of job %s names address %s, which leads from each machine to itself", f->job, f->addr);
-  else if (here)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "FORWARD of job %s names this daemon's own address, %s", f->job,
-                f->addr);
-  else
-    return !token_refused(c, ev->conn, &from, f->incarnation, f->round);
-  return false;
+    return refuse(c, "FORWARD of job %s names daemon %s, and no rdzvd has such an id", f->job, f->daemon);
+  if (strcmp(f->origin, f->incarnation) > 0)
+    return refuse(c, "FORWARD of job %s names a run that began after its round", f->job);
+  if (!addr.family) return refuse(c, "FORWARD of job %s names address %s, which is not numeric", f->job, f->addr);
+  if (is_nobodys(&addr))
+    return refuse(c, "FORWARD of job %s names address %s, which is not one machine's", f->job, f->addr);
+  if (is_elsewhere(ev) && ipaddr_is_loopback(&addr))
+    return refuse(c, "FORWARD of job %s names address %s, which leads from each machine to itself", f->job, f->addr);
+  if (here) return refuse(c, "FORWARD of job %s names this daemon's own address, %s", f->job, f->addr);
+  return token_is_sound(c, &from, f->incarnation, f->round);
 }

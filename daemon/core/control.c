@@ -317,8 +317,7 @@ static int do_confirm_dead(struct ask *a) {
   put_job(&a->text, j);
   if (!*host && job_claim_confirm_dead(j)) {
     buf_puts(&a->text, ": the run that it waits for counts as dead, and can begin no round any more\n");
-    jobs_log(&a->c->jobs, LOG_WARN, "job %s: %s confirms that nothing of its other run lives", j->log_name,
-             buf_text(&by));
+    job_log(j, LOG_WARN, "%s confirms that nothing of its other run lives", buf_text(&by));
   } else if (n) {
     buf_printf(&a->text, ": %zu lost node%s%s", n, n == 1 ? "" : "s", *host ? " on " : "");
     if (*host) status_put_name(&a->text, host);
@@ -330,8 +329,8 @@ static int do_confirm_dead(struct ask *a) {
                  lacks, lacks == 1 ? "" : "s", lacks == 1 ? "is" : "are");
     else
       buf_printf(&a->text, "the next round waits for %s no longer\n", n == 1 ? "it" : "them");
-    jobs_log(&a->c->jobs, LOG_WARN, "job %s: %s confirms that nothing of it runs %s%s any more", j->log_name,
-             buf_text(&by), *host ? "on " : "on its lost nodes", host);
+    job_log(j, LOG_WARN, "%s confirms that nothing of it runs %s%s any more", buf_text(&by),
+            *host ? "on " : "on its lost nodes", host);
   } else {
     buf_puts(&a->text, *host ? " waits for no lost node on that host" : " waits for no lost node");
     buf_puts(&a->text, *host && is_on(j, host) ? ": its agent is connected\n" : "\n");
@@ -379,8 +378,8 @@ static int do_kill_worker(struct ask *a) {
   msg.kill.by = buf_text(&by);
   jobs_send(&a->c->jobs, m->conn, &msg);
   j->drilled = true;
-  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->log_name,
-           buf_text(&by), signo, (long long)a->q->rank, m->host);
+  job_log(j, LOG_WARN, "rdzvctl kill-worker by %s: signal %d to rank %lld on %s", buf_text(&by), signo,
+          (long long)a->q->rank, m->host);
   buf_finish(&by);
   const struct settings *s = &j->settings;
   const char *name = signal_name(signo);

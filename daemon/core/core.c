@@ -27,9 +27,8 @@ static void on_death_report(struct core *c, const struct core_event *ev) {
     job_agent_is_dead(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);
     if (!m) continue;
-    jobs_log(&c->jobs, LOG_WARN,
-             "job %s: the guard of agent " AGENT_SHOWN " reports that the agent died; its workers are dead",
-             j->log_name, o->agent);
+    job_log(j, LOG_WARN, "the guard of agent " AGENT_SHOWN " reports that the agent died; its workers are dead",
+            o->agent);
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
     lost.text = "its agent died; the guard killed its workers";
     job_event(j, &lost);
@@ -72,9 +71,8 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
       job_ids_minted(m->job, m, ev->msg, ev->now_ms);
       break;
     }
-    jobs_log(&c->jobs, LOG_WARN, "job %s: node %s sent %zu bytes for %lld NCCL ids from number %lld on; closing",
-             m->job->log_name, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
-             (long long)ev->msg->minted.first);
+    job_log(m->job, LOG_WARN, "node %s sent %zu bytes for %lld NCCL ids from number %lld on; closing", m->host,
+            ev->msg->raw_len, (long long)ev->msg->minted.count, (long long)ev->msg->minted.first);
     core_hang_up(c, ev->conn);
     break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
@@ -105,11 +103,11 @@ static void on_msg(struct core *c, const struct core_event *ev) {
   if (ev->msg->type == MSG_CONTROL && (ev->local || ev->uid >= 0))
     core_control(c, ev);
   else if (ev->msg->type == MSG_CONTROL)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+    core_refuse(c, EXIT_CODE_REFUSED,
                 "this daemon has no keys (--insecure), so nobody can tell which user asks on its port: use its control "
                 "socket, with rdzvctl on the daemon's machine");
   else if (ev->local)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+    core_refuse(c, EXIT_CODE_REFUSED,
                 "%s is not accepted on this socket: agents connect to --listen, rdzvctl to --socket",
                 msg_name(ev->msg->type));
   else if (ev->msg->type == MSG_HELLO)

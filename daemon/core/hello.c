@@ -38,7 +38,8 @@ static struct job *add_job(struct core *c, const struct core_event *ev, const ch
   return j;
 }
 
-void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) {
+bool core_refuse(struct core *c, int code, const char *fmt, ...) {
+  uint64_t conn = c->ev->conn;
   va_list ap;
   va_start(ap, fmt);
   char *text = xvasprintf(fmt, ap);
@@ -51,6 +52,7 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   jobs_send(&c->jobs, conn, &msg);
   core_hang_up(c, conn);
   free(text);
+  return false;
 }
 
 enum stale_because {
@@ -77,8 +79,7 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
     buf_printf(&text, "round %lld ended without this node, and the job is forming the next one", (long long)h->round);
   job_send_stale(j, conn, false, buf_text(&text));
   if (because != STALE_BY_NEWCOMER)
-    jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->log_name, h->host, h->agent,
-             buf_text(&text));
+    job_log(j, LOG_INFO, "node %s (" AGENT_SHOWN ") is stale: %s", h->host, h->agent, buf_text(&text));
   buf_finish(&text);
 }
 
@@ -135,7 +136,7 @@ static bool settings_refused(struct core *c, const struct core_event *ev, struct
   snprintf(here, sizeof here, "here (%s)", h->host); /* the text is in the daemon's log, too */
   bool refused = settings_differ(&h->settings, &j->settings, here, &differs);
   if (refused) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s; %s", buf_text(&differs),
+    core_refuse(c, EXIT_CODE_REFUSED, "%s; %s", buf_text(&differs),
                 "all nodes of a job must agree: start them with the same options, or with another --rdzv-id");
     settings_differ(&h->settings, &j->settings, "there", &there);
     job_note_refusal(j, h->host, buf_text(&there), c->jobs.now_ms);
@@ -149,13 +150,13 @@ static bool settings_refused(struct core *c, const struct core_event *ev, struct
 static bool want_rank_refused(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   if (h->want_rank >= h->settings.max_nodes) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld",
-                (long long)h->want_rank, h->host, (long long)h->settings.max_nodes);
+    core_refuse(c, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld", (long long)h->want_rank,
+                h->host, (long long)h->settings.max_nodes);
     return true;
   }
   const struct member *m = j ? job_find_wanted(j, h->want_rank) : NULL;
   if (!m || !strcmp(m->agent, h->agent) || m->next.drained) return false; /* a drained node makes room */
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld is claimed by both %s (pid %lld) and %s (pid %lld)",
+  core_refuse(c, EXIT_CODE_REFUSED, "--node-rank %lld is claimed by both %s (pid %lld) and %s (pid %lld)",
               (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
   struct buf why = BUF_INIT;
   buf_printf(&why, "--node-rank %lld is already taken by %s (pid %lld)", (long long)h->want_rank, m->host,
@@ -249,7 +250,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
       return NULL;
     }
     if (j) job_drop_hold(j, h->agent);
-    core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
+    core_refuse(c, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
   if (j && settings_refused(c, ev, j)) return NULL;
@@ -308,8 +309,8 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   if (cmp != 0 && job_claims_run(j, h->round > 0)) return;
   if (!is_overtaken(j, h) && (!higher || passes_over(j, h))) return;
   if (cmp != 0) job_claim_give_up(j);
-  jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->log_name, h->host,
-           (long long)h->round, h->incarnation);
+  job_log(j, LOG_WARN, "%s knows round %lld of incarnation %s; recovering to it", h->host, (long long)h->round,
+          h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
     member_clear_progress(j->members[i]); /* that was of another round */
     if (!member_in_round(j->members[i])) continue;
@@ -381,12 +382,12 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   }
   if (!m) {
     if (j->n_workers + h->workers > WORLD_MAX) {
-      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %lld workers and %s would add %lld: the limit is %d",
-                  j->id, (long long)j->n_workers, h->host, (long long)h->workers, WORLD_MAX);
+      core_refuse(c, EXIT_CODE_REFUSED, "job %s has %lld workers and %s would add %lld: the limit is %d", j->id,
+                  (long long)j->n_workers, h->host, (long long)h->workers, WORLD_MAX);
       return NULL;
     }
     if (j->n_members >= (size_t)j->settings.max_nodes + CORE_SPARES_MAX) {
-      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has reached its limit of %zu nodes", j->id, j->n_members);
+      core_refuse(c, EXIT_CODE_REFUSED, "job %s has reached its limit of %zu nodes", j->id, j->n_members);
       return NULL;
     }
     if (!core_has_room_for_member(c, ev, account)) return NULL;
@@ -442,8 +443,7 @@ static bool is_delayed(struct core *c, const struct core_event *ev) {
   const struct job *j = find_live(c, ev);
   const struct member *m = j ? job_find_agent(j, h->agent) : NULL;
   if (!m || !h->up_ms || h->up_ms >= m->boot.up_ms) return false;
-  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN "): its HELLO comes behind a later one; closing",
-           j->log_name, m->host, m->agent);
+  job_log(j, LOG_INFO, "node %s (" AGENT_SHOWN "): its HELLO comes behind a later one; closing", m->host, m->agent);
   core_hang_up(c, ev->conn);
   return true;
 }
@@ -468,7 +468,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   struct member *m = member_for_hello(c, ev, j, account);
   if (!m && !j->n_members && !j->round) j->forgotten = true;
   if (!m) return;
-  if (begins) jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", j->log_name, j->incarnation);
+  if (begins) job_log(j, LOG_INFO, "begins as incarnation %s", j->incarnation);
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);
     job_note_return(j, h);
@@ -495,8 +495,8 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {
       .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h, .again = again};
-  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) %s, %lld worker%s", j->log_name, h->host,
-           h->agent, ev->peer_addr, resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
+  job_log(j, LOG_INFO, "node %s (" AGENT_SHOWN ", %s) %s, %lld worker%s", h->host, h->agent, ev->peer_addr,
+          resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
   job_event(j, &je);
   if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
   job_recover_finish_if_complete(j, ev->now_ms);

@@ -72,7 +72,8 @@ void core_hang_up(struct core *c, uint64_t conn);
 /* hello.c */
 void core_hello(struct core *c, const struct core_event *ev);
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
-void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* The peer of the step's message. Returns false. */
+bool core_refuse(struct core *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* check_hello.c */
 /* False: REFUSED was sent. */

@@ -183,10 +183,10 @@ static void send_moved(struct core *c, uint64_t conn, const struct forward *at) 
 /* Its nodes are told, and their connections are closed with it. */
 static void let_go(struct core *c, struct job *j, const struct moved_job *m) {
   for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, &m->said);
-  jobs_log(&c->jobs, LOG_WARN, "job %s: given up in state %s, round %lld, with %zu nodes here%s", j->log_name,
-           job_state_name(j->state), (long long)j->round, j->n_connected,
-           j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
-                                                        : "");
+  job_log(j, LOG_WARN, "given up in state %s, round %lld, with %zu nodes here%s", job_state_name(j->state),
+          (long long)j->round, j->n_connected,
+          j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
+                                                       : "");
   j->forgotten = true;
 }
 

@@ -40,23 +40,21 @@ struct account *core_open_account(struct core *c, const struct core_event *ev) {
 
 bool core_has_room_for_job(struct core *c, const struct core_event *ev, const struct account *a) {
   if (a && a->n_jobs >= ACCOUNT_JOBS_MAX && !jobs_forget_oldest_ended(&c->jobs, a)) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "%s has %zu jobs at this daemon, the limit for one %s: end one of them, or use another daemon", a->name,
-                a->n_jobs, ev->uid < 0 ? "address" : "user");
-    return false;
+    return core_refuse(c, EXIT_CODE_REFUSED,
+                       "%s has %zu jobs at this daemon, the limit for one %s: end one of them, or use another daemon",
+                       a->name, a->n_jobs, ev->uid < 0 ? "address" : "user");
   }
   if (c->jobs.n_all < CORE_JOBS_MAX || jobs_forget_oldest_ended(&c->jobs, NULL)) return true;
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "this daemon has reached its limit of %d jobs of all users: use another daemon", CORE_JOBS_MAX);
-  return false;
+  return core_refuse(c, EXIT_CODE_REFUSED,
+                     "this daemon has reached its limit of %d jobs of all users: use another daemon", CORE_JOBS_MAX);
 }
 
 bool core_has_room_for_member(struct core *c, const struct core_event *ev, const struct account *a) {
   if (!a || !c->config.max_members || a->n_members < c->config.max_members / 2) return true;
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "%s has %zu nodes at this daemon, half of its %zu connections (ulimit -n) and the limit for one %s",
-              a->name, a->n_members, c->config.max_members, ev->uid < 0 ? "address" : "user");
-  return false;
+  return core_refuse(
+      c, EXIT_CODE_REFUSED,
+      "%s has %zu nodes at this daemon, half of its %zu connections (ulimit -n) and the limit for one %s", a->name,
+      a->n_members, c->config.max_members, ev->uid < 0 ? "address" : "user");
 }
 
 void core_log_peer(struct core *c, enum log_level level, const char *fmt, ...) {
@@ -110,10 +108,9 @@ static void slow_down(struct core *c, const struct member *m, struct talk *t, ui
 
 static bool refuse_flood(struct core *c, const struct core_event *ev, int at_once, const char *what, int every_ms) {
   core_shut(c, ev->conn);
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "this connection sends too many messages: at most %d %s at once and %d in a second are read", at_once,
-              what, 1000 / every_ms);
-  return false;
+  return core_refuse(c, EXIT_CODE_REFUSED,
+                     "this connection sends too many messages: at most %d %s at once and %d in a second are read",
+                     at_once, what, 1000 / every_ms);
 }
 
 bool core_may_speak(struct core *c, const struct core_event *ev) {

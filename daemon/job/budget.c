@@ -42,7 +42,7 @@ bool job_has_earned(const struct job *j, uint64_t now_ms) {
 void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat) {
   j->last_refilled = !repeat && job_has_earned(j, now_ms);
   if (!j->last_refilled) return;
-  jobs_log(j->jobs, LOG_INFO, "job %s: %lld used restarts are refunded", j->log_name, (long long)j->restarts_used);
+  job_log(j, LOG_INFO, "%lld used restarts are refunded", (long long)j->restarts_used);
   j->restarts_used = 0;
   j->refilled_wall_ms = j->jobs->wall_ms;
 }

@@ -290,9 +290,8 @@ static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
     if (m && m->conn) counts_ms = earliest(counts_ms, m->vote->held_ms);
   }
   if (counts_ms < UINT64_MAX) {
-    jobs_log(j->jobs, LOG_WARN,
-             "job %s: round %lld was claimed by the daemon on %s, but a node of it is here: claiming the next one",
-             j->log_name, (long long)c->asked, host);
+    job_log(j, LOG_WARN, "round %lld was claimed by the daemon on %s, but a node of it is here: claiming the next one",
+            (long long)c->asked, host);
     pass(j, counts_ms, now_ms);
     return;
   }
@@ -316,8 +315,7 @@ static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
     return false;
   while (outcome < OUTCOME_COUNT && strcmp(word, outcome_name(outcome)) != 0) outcome++;
   if (outcome == OUTCOME_COUNT) return false;
-  jobs_log(j->jobs, LOG_WARN, "job %s: it has ended with another daemon: %s, code %d", j->log_name,
-           outcome_name(outcome), code);
+  job_log(j, LOG_WARN, "it has ended with another daemon: %s, code %d", outcome_name(outcome), code);
   struct verdict v =
       job_verdict(j, CAUSE_NONE, code, "it ended with another daemon, which has left word of that among the claims");
   job_end(j, now_ms, outcome, code, &v);

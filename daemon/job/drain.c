@@ -180,8 +180,7 @@ void job_end_for_drains(struct job *j, uint64_t now_ms) {
     return;
   }
   if ((m = find_drained(j, false)))
-    jobs_log(j->jobs, LOG_WARN, "job %s: node %s is drained, but round %lld needs it and goes on", j->log_name, m->host,
-             (long long)j->round);
+    job_log(j, LOG_WARN, "node %s is drained, but round %lld needs it and goes on", m->host, (long long)j->round);
 }
 
 static bool flag_members(struct job *j) {

@@ -196,7 +196,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   verdict_copy(&j->last_verdict, v);
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  jobs_log(j->jobs, LOG_WARN, "job %s: round %lld is settled: %s", j->log_name, (long long)j->round, buf_text(&text));
+  job_log(j, LOG_WARN, "round %lld is settled: %s", (long long)j->round, buf_text(&text));
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];

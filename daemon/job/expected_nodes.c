@@ -230,12 +230,12 @@ void job_expect_hosts(struct job *j, const char *list) {
   r->n_lists++;
   bool counts = true;
   if (hostlist_expand(list, &names, &n, &e))
-    jobs_log(j->jobs, LOG_WARN, "job %s: the list of expected hosts is invalid: %s", j->log_name, e.text);
+    job_log(j, LOG_WARN, "the list of expected hosts is invalid: %s", e.text);
   else if (!may_list(j, n))
-    jobs_log(j->jobs, LOG_WARN,
-             "job %s: the list of %zu expected hosts is not kept, because all jobs together may list %d, and those of "
-             "one user %d: only the number of nodes counts (--expect)",
-             j->log_name, n, JOB_HOSTS_MAX, ACCOUNT_HOSTS_MAX);
+    job_log(j, LOG_WARN,
+            "the list of %zu expected hosts is not kept, because all jobs together may list %d, and those of "
+            "one user %d: only the number of nodes counts (--expect)",
+            n, JOB_HOSTS_MAX, ACCOUNT_HOSTS_MAX);
   else
     counts = rebuild_roster(j, &names, n);
   if (counts) {

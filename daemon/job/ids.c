@@ -249,8 +249,8 @@ static void replace_minter(struct job *j, struct share *k, const char *why, bool
   snprintf(f->agent, sizeof f->agent, "%s", k->agent);
   f->lasting = lasting;
   const struct member *m = ids->n_failed <= REPLACED_MAX ? find_best(j) : NULL;
-  jobs_log(j->jobs, LOG_WARN, "job %s: node %s cannot mint the NCCL ids of round %lld: %s; %s%s", j->log_name, k->host,
-           (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
+  job_log(j, LOG_WARN, "node %s cannot mint the NCCL ids of round %lld: %s; %s%s", k->host, (long long)j->round, why,
+          m ? "next: " : "giving up", m ? m->host : "");
   if (!m && j->settings.nccl_ids != NCCL_IDS_AUTO) {
     bool all_lasting = true; /* a restart would find the same */
     for (size_t i = 0; i < ids->n_failed; i++) all_lasting = all_lasting && ids->failed[i].lasting;
@@ -283,7 +283,7 @@ static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now
   buf_printf(&text, " on %s (node %lld)", k->host, (long long)k->node_rank);
   bool fit = nccl_versions_fit(other->version, k->version);
   if (fit)
-    jobs_log(j->jobs, LOG_WARN, "job %s: %s", j->log_name, buf_text(&text));
+    job_log(j, LOG_WARN, "%s", buf_text(&text));
   else
     buf_puts(&text, ": major and minor version must be the same on all nodes");
   if (!fit) fail_round(j, k, true, buf_text(&text), now_ms);
@@ -299,8 +299,8 @@ bool minted_is_sound(const struct msg *m) {
 void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms) {
   const struct minted *said = &msg->minted;
   if (said->round != j->round || strcmp(said->incarnation, j->incarnation) != 0) {
-    jobs_log(j->jobs, LOG_INFO, "job %s: MINTED of node %s is stale: it is of round %lld, and the job at %lld",
-             j->log_name, m->host, (long long)said->round, (long long)j->round);
+    job_log(j, LOG_INFO, "MINTED of node %s is stale: it is of round %lld, and the job at %lld", m->host,
+            (long long)said->round, (long long)j->round);
     return;
   }
   struct share *k = NULL;
@@ -309,7 +309,7 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
     if (one->first == said->first && one->count == said->count && !strcmp(one->agent, m->agent)) k = one;
   }
   if (!k) {
-    jobs_log(j->jobs, LOG_DEBUG, "job %s: MINTED of node %s is not expected", j->log_name, m->host);
+    job_log(j, LOG_DEBUG, "MINTED of node %s is not expected", m->host);
     return;
   }
   if (!said->version) {
@@ -323,8 +323,8 @@ void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint
   for (size_t i = 0; i < ids->n_shares; i++)
     if (!ids->v[i].version) return;
   ids->out = true;
-  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->log_name, (long long)j->round,
-           (long long)ids->n, ids->n == 1 ? "" : "s");
+  job_log(j, LOG_INFO, "round %lld has its %lld NCCL id%s", (long long)j->round, (long long)ids->n,
+          ids->n == 1 ? "" : "s");
   send_ids(j, now_ms);
 }
 

@@ -67,15 +67,15 @@ static const struct {
 bool job_may_enter(struct job *j, enum job_state to) {
   if (states[j->state].next & (1u << to)) return true;
   const char *from = job_state_name(j->state), *word = job_state_name(to);
-  jobs_log(j->jobs, LOG_ERROR, "job %s: a change from %s to %s is not allowed; this is a bug", j->log_name, from, word);
+  job_log(j, LOG_ERROR, "a change from %s to %s is not allowed; this is a bug", from, word);
   if (!j->jobs->fault) j->jobs->fault = xasprintf("job %s: %s -> %s", j->id, from, word);
   return false;
 }
 
 bool job_enter(struct job *j, enum job_state to, uint64_t now_ms) {
   if (!job_may_enter(j, to)) return false;
-  jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->log_name, job_state_name(j->state),
-           job_state_name(to), (long long)j->round, j->n_members);
+  job_log(j, LOG_INFO, "%s -> %s round=%lld nodes=%zu", job_state_name(j->state), job_state_name(to),
+          (long long)j->round, j->n_members);
   goodput_enter(j, to, now_ms);
   enum job_state from = j->state;
   j->state = to;
@@ -428,8 +428,7 @@ static void on_deadline_ended(struct job *j, const struct job_event *ev) {
 }
 
 static void ignore(struct job *j, const struct job_event *ev) {
-  jobs_log(j->jobs, LOG_DEBUG, "job %s: %s in state %s is ignored", j->log_name, job_event_name(ev->kind),
-           job_state_name(j->state));
+  job_log(j, LOG_DEBUG, "%s in state %s is ignored", job_event_name(ev->kind), job_state_name(j->state));
 }
 
 typedef void (*job_handler_fn)(struct job *j, const struct job_event *ev);

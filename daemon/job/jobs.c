@@ -124,12 +124,9 @@ void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t leas
   e->value = lease_ms;
 }
 
-void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) {
+/* Takes text. */
+static void add_line(struct jobs *jobs, enum log_level level, char *text) {
   struct account *a = level < LOG_DEBUG ? jobs->payer : NULL; /* who asks for every detail gets it */
-  va_list ap;
-  va_start(ap, fmt);
-  char *text = xvasprintf(fmt, ap);
-  va_end(ap);
   if (a && !accounts_may_write(&jobs->accounts, a, strlen(text), 0)) {
     a->lines_left_out++;
     free(text);
@@ -145,6 +142,23 @@ void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) {
   struct job_effect *e = add_effect(jobs, JOB_EFFECT_LOG, 0);
   e->level = level;
   e->text = text;
+}
+
+void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  add_line(jobs, level, xvasprintf(fmt, ap));
+  va_end(ap);
+}
+
+void job_log(const struct job *j, enum log_level level, const char *fmt, ...) {
+  struct buf text = BUF_INIT;
+  va_list ap;
+  va_start(ap, fmt);
+  buf_printf(&text, "job %s: ", j->log_name);
+  buf_vprintf(&text, fmt, ap);
+  va_end(ap);
+  add_line(j->jobs, level, buf_steal(&text));
 }
 
 /* Connections. ----------------------------------------------------------------------------------------------------- */

@@ -136,6 +136,8 @@ void jobs_unclaim(struct jobs *jobs, const char *prefix, const struct buf *conte
 /* owner: the name of the account whose turn of --on-event it takes; "": it has none. */
 void jobs_event(struct jobs *jobs, const char *owner, enum event_name name, const struct buf *line);
 void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void job_log(const struct job *j, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4))); /* "job train: ..." */
 /* An agent's id in a log line, cut: the whole id lets its holder speak for the agent (HELLO, AGENT_DIED), and others
  * may read the log. */
 #define AGENT_SHOWN "%.8s"

@@ -55,9 +55,8 @@ void member_heard(struct member *m, uint64_t now_ms) {
   m->heard_ms = now_ms;
   note_life(j, now_ms);
   if (!j->deaf_ms) return;
-  jobs_log(j->jobs, LOG_WARN,
-           "job %s: node %s (" AGENT_SHOWN ") is heard again, after %llu s without a message from any node",
-           j->log_name, m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
+  job_log(j, LOG_WARN, "node %s (" AGENT_SHOWN ") is heard again, after %llu s without a message from any node",
+          m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
   j->deaf_ms = 0;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *other = j->members[i];
@@ -99,11 +98,10 @@ void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
     j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms / 6;
     if (j->deaf_ms) return;
     j->deaf_ms = now_ms;
-    jobs_log(
-        j->jobs, LOG_WARN,
-        "job %s: no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
-        "is heard, for at most %lld s (--join-timeout)",
-        j->log_name, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
+    job_log(j, LOG_WARN,
+            "no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
+            "is heard, for at most %lld s (--join-timeout)",
+            j->n_members, (long long)j->settings.join_timeout_ms / 1000);
     return;
   }
   for (size_t i = j->n_members; i-- > 0;) {
@@ -112,8 +110,8 @@ void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
     if (patience_ms(m) > now_ms) continue;
     struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
     ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-    jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->log_name,
-             m->host, m->agent, ev.text);
+    job_log(j, m->end_acked ? LOG_DEBUG : LOG_WARN, "node %s (" AGENT_SHOWN ") is lost: %s", m->host, m->agent,
+            ev.text);
     m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
     job_event(j, &ev);
   }

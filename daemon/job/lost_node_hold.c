@@ -125,8 +125,8 @@ static size_t drop_holds(struct job *j, const struct member *m, const char *host
 
 void job_drop_holds_before_boot(struct job *j, const struct member *m) {
   if (!drop_holds(j, m, "")) return;
-  jobs_log(j->jobs, LOG_INFO, "job %s: %s: nothing of its earlier rounds runs on %s", j->log_name,
-           m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host);
+  job_log(j, LOG_INFO, "%s: nothing of its earlier rounds runs on %s",
+          m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host);
 }
 
 size_t job_confirm_dead(struct job *j, const char *host) {

@@ -94,8 +94,7 @@ void job_checkpointing_report(struct job *j, const struct job_event *ev) {
     return;
   }
   if (!job_may_enter(j, JOB_RUNNING)) return;
-  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->log_name,
-           (long long)j->round);
+  job_log(j, LOG_INFO, "a node of round %lld has finished, so the round is not ended", (long long)j->round);
   job_clear_round(j);
   job_enter(j, JOB_RUNNING, ev->now_ms);
   job_end_for_drains(j, ev->now_ms); /* for a drain that came since and does not wait: --force */
@@ -107,9 +106,9 @@ void job_checkpointing_deadline(struct job *j, const struct job_event *ev) {
   struct buf names = BUF_INIT;
   for (size_t i = 0, named = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++)
     if (j->members[i]->counted.unsaved) buf_printf(&names, "%s%s", named++ ? ", " : "", j->members[i]->host);
-  jobs_log(j->jobs, LOG_WARN, "job %s: round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s have passed",
-           j->log_name, (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
-           j->n_unsaved > HOSTS_NAMED_MAX ? ", ..." : "", (double)(ev->now_ms - j->state_ms) / 1000);
+  job_log(j, LOG_WARN, "round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s have passed",
+          (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
+          j->n_unsaved > HOSTS_NAMED_MAX ? ", ..." : "", (double)(ev->now_ms - j->state_ms) / 1000);
   buf_finish(&names);
   job_begin_stopping(j, ev->now_ms, false);
 }

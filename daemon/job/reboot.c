@@ -63,9 +63,9 @@ bool member_was_booted_at(const struct member *m, uint64_t since_ms, uint64_t pl
 
 static void count_as_dead(struct job *j, const struct member *m, struct voter *v) {
   int64_t dead_ms = m->sole ? (int64_t)m->came_ms : m->boot.at_ms;
-  jobs_log(j->jobs, LOG_INFO, "job %s: %s: the agent that ran on %s in round %lld is dead", j->log_name,
-           m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host,
-           (long long)j->round);
+  job_log(j, LOG_INFO, "%s: the agent that ran on %s in round %lld is dead",
+          m->sole ? "a service manager has started an agent again" : "a machine was booted again", m->host,
+          (long long)j->round);
   job_quorum_count_dead(j, v, (uint64_t)(dead_ms > 0 ? dead_ms : 0));
   if (v == map_get(&j->quorum->voters, head)) job_account_for_rank(j, 0);
 }

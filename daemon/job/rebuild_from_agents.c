@@ -189,8 +189,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     return;
   }
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
-    jobs_log(j->jobs, LOG_WARN, "job %s: no node of round %lld came back; the job is forgotten", j->log_name,
-             (long long)j->round);
+    job_log(j, LOG_WARN, "no node of round %lld came back; the job is forgotten", (long long)j->round);
     j->forgotten = true;
     return;
   }

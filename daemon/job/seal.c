@@ -255,10 +255,10 @@ void job_send_start(struct job *j, struct member *m) {
       for (size_t n; (at += strspn(at, " "))[0]; at += n) add_address(&a, at, n = strcspn(at, " "));
     }
     if (a.full)
-      jobs_log(j->jobs, LOG_WARN,
-               "job %s: the nodes of round %lld have more addresses than START can carry; some of their workers may be "
-               "refused by the round's store",
-               j->log_name, (long long)j->round);
+      job_log(j, LOG_WARN,
+              "the nodes of round %lld have more addresses than START can carry; some of their workers may be "
+              "refused by the round's store",
+              (long long)j->round);
     map_finish(&a.seen);
   }
   msg.raw = addrs.data;
@@ -306,8 +306,8 @@ static void seal(struct job *j, uint64_t now_ms) {
     bool higher = strcmp(j->above, j->formers[0]) > 0;
     jobs_name_incarnation(j->jobs, higher ? j->above : j->formers[0], j->incarnation);
     job_move_drains(j);
-    jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s",
-             j->log_name, j->incarnation, j->formers[0]);
+    job_log(j, LOG_DEBUG, "goes on as incarnation %s, since another daemon may go on with %s", j->incarnation,
+            j->formers[0]);
   }
   job_forget_absences(j);
   j->round = j->settings.claims ? job_next_claimed_round(j) : j->round + (j->skip_round ? 2 : 1);

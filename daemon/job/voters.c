@@ -102,10 +102,10 @@ void job_quorum_rebase(struct job *j) {
   struct quorum *q = j->quorum;
   bool was_on = q->on, passes_over = quorum_may_pass_over(q);
   if (passes_over)
-    jobs_log(j->jobs, LOG_WARN,
-             "job %s: round %lld is passed over: too few of its nodes are here, and of those of round %lld enough do "
-             "not know it",
-             j->log_name, (long long)j->round, (long long)q->base_round);
+    job_log(j, LOG_WARN,
+            "round %lld is passed over: too few of its nodes are here, and of those of round %lld enough do "
+            "not know it",
+            (long long)j->round, (long long)q->base_round);
   for (struct map_entry *e = NULL; (e = map_next(&q->voters, e));) {
     struct voter *v = e->value;
     quorum_tally(q, v, -1);
