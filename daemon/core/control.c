@@ -23,7 +23,6 @@
 #include "common/mem.h"
 #include "common/key/secret.h"
 #include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 
 enum { NAMED_MAX = 8, FAILED = 1, LATER = -1 /* the answer follows: logs.c */ };
 

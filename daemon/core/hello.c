@@ -29,7 +29,6 @@
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
-#include "daemon/job/drain.h"
 
 static struct job *add_job(struct core *c, const struct core_event *ev, const char *incarnation) {
   const struct hello *h = &ev->msg->hello;

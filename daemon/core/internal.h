@@ -6,9 +6,7 @@
 
 #include "common/rations.h"
 #include "daemon/core/core.h"
-#include "daemon/job/drain.h"
 #include "daemon/job/job.h"
-#include "daemon/job/in_charge.h"
 #include "proto/frame.h"
 
 /* logs.c: a question for a node's recent lines waits here until its agent has answered. */

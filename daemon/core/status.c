@@ -13,7 +13,6 @@
 #include "common/json.h"
 #include "daemon/core/internal.h"
 #include "daemon/core/metrics.h"
-#include "daemon/job/drain.h"
 #include "daemon/job/goodput.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {

@@ -19,21 +19,24 @@
  * new connection each time, so a restarting daemon is one line on the page. Only a failure of the first question
  * ends it. */
 
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "common/exit_codes.h"
+#include "common/json.h"
+#include "common/kept/kept.h"
 #include "common/key/secret.h"
 #include "common/err.h"
 #include "common/opts/opts.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/answers.h"
-#include "daemon/ctl/warm.h"
 
 /* The command line ------------------------------------------------------------------------------------------------- */
 
@@ -222,14 +225,50 @@ static int print_own_token(struct client *c, bool *done) {
   return EXIT_CODE_OK;
 }
 
-/* Of this machine, without a daemon. */
+enum { LOOK_MAX = 4 * KEPT_MAX, END_MS = 5000 /* of a large template */ };
+
+/* rdzvctl warm: templates that stay for the next start, on this machine (rdzv-agent --warm-keep); end: ends them all, and
+ * waits until they are gone. No daemon is asked. */
 static int answer_warm(const struct ctl_request *r) {
+  struct kept_facts v[LOOK_MAX], f;
   struct buf out = BUF_INIT;
-  if (!r->end)
-    ctl_put_warm(&out, r->json);
-  else
-    buf_printf(&out, r->json ? "{\"ok\": true, \"ended\": %d}\n" : "%d ended\n", ctl_end_warm());
+  json_t *all = json_array();
+  size_t n = kept_list(v, LOOK_MAX);
+  int ended = 0;
+  if (!r->end && !r->json)
+    buf_puts(&out, n ? "    PID     MEMORY  ENDS IN          COMMAND\n"
+                     : "no template stays on this machine (rdzv-agent --warm-keep TIME)\n");
+  for (size_t i = 0; i < n && !r->end; i++) {
+    struct buf left = BUF_INIT;
+    buf_put_duration(&left, v[i].left_ms);
+    if (!r->json)
+      buf_printf(&out, "%7d %6llu MiB  %-15s  %s\n", (int)v[i].pid, (unsigned long long)(v[i].memory >> 20),
+                 buf_text(&left), v[i].command);
+    buf_finish(&left);
+    json_array_append_new(all, json_pack("{s:i, s:i, s:i, s:i, s:I, s:o}", "pid", (int)v[i].pid, "template",
+                                         (int)v[i].template, "age_seconds", (int)(v[i].age_ms / 1000), "left_seconds",
+                                         (int)(v[i].left_ms / 1000), "memory_bytes", (json_int_t)v[i].memory, "command",
+                                         json_text(v[i].command)));
+  }
+  for (size_t i = 0; i < n && r->end; i++) {
+    int fd = kept_ask(v[i].pid, KEPT_END, NULL, -1, &f, NULL);
+    if (fd < 0) continue;
+    close(fd);
+    ended++;
+    int guard = (int)syscall(SYS_pidfd_open, f.pid, 0U);
+    if (guard < 0) continue;
+    poll(&(struct pollfd){.fd = guard, .events = POLLIN}, 1, END_MS);
+    close(guard);
+  }
+  json_t *object =
+      r->end ? json_pack("{s:b, s:i}", "ok", 1, "ended", ended) : json_pack("{s:b, s:O}", "ok", 1, "templates", all);
+  if (r->json)
+    json_print(&out, object);
+  else if (r->end)
+    buf_printf(&out, "%d ended\n", ended);
   ctl_print_printable(stdout, buf_text(&out), out.len, r->json);
+  json_decref(object);
+  json_decref(all);
   buf_finish(&out);
   return EXIT_CODE_OK;
 }

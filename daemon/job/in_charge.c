@@ -26,12 +26,11 @@
  * daemon. A job with claims asks nobody for leave to seal: the claim decides. But then any single node may go on
  * elsewhere, so all of them must follow. */
 
-#include "daemon/job/in_charge.h"
+#include "daemon/job/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/job/internal.h"
 
 enum { LOOKS_PER_LEASE = 20, VOTERS_PER_MS = 100 };
 

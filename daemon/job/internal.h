@@ -4,9 +4,7 @@
 
 /* Shared by the files of daemon/job alone. */
 
-#include "daemon/job/drain.h"
 #include "daemon/job/job.h"
-#include "daemon/job/in_charge.h"
 
 static inline uint64_t lease_ms(const struct job *j) {
   return (uint64_t)j->settings.lease_ms;

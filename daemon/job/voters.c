@@ -9,7 +9,7 @@
  *
  * Each seal carries a majority of the votes into the next round. Nodes that it leaves out give theirs up before. */
 
-#include "daemon/job/in_charge.h"
+#include "daemon/job/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,6 @@
 #include "common/endpoint.h"
 #include "common/mem.h"
 #include "common/siphash.h"
-#include "daemon/job/internal.h"
 
 enum { RETIRE_MS = 1000 };
 static const char give_up[] = "the next round begins without this node, which gives up its vote";
