@@ -287,16 +287,6 @@ void core_state_lines(const struct core *c, struct buf *out) {
   jobs_state_lines(&c->jobs, out);
 }
 
-const uint32_t *core_coverage(const struct core *c, size_t *n_states, size_t *n_events) {
-  *n_states = JOB_STATE_COUNT;
-  *n_events = JOB_EV_COUNT;
-  return c->jobs.coverage;
-}
-
-const char *core_fault(const struct core *c) {
-  return c->jobs.fault;
-}
-
 struct core *core_create(const struct core_config *config) {
   struct core *c = xcalloc(1, sizeof *c);
   c->config = *config;

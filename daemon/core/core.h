@@ -135,10 +135,4 @@ void core_status_end(struct core_status *s, struct core *c); /* NULL: nothing */
 /* The lines of the state file that are still needed: the driver rewrites the file with them at start. */
 void core_state_lines(const struct core *c, struct buf *out);
 
-/* For tests and coverage: how often each (state, event) was taken in this core. The events are enum job_event_kind
- * (daemon/job/jobs.h). */
-const uint32_t *core_coverage(const struct core *c, size_t *n_states, size_t *n_events);
-/* For tests: a change of a job's state that was refused because it is not allowed: a bug; NULL: there was none. */
-const char *core_fault(const struct core *c);
-
 #endif

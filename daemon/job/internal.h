@@ -16,7 +16,7 @@ struct job *job_create(struct jobs *jobs, int64_t uid, const char *id, const cha
 void job_destroy(struct job *j);
 /* The only writer of the state: logs the change, and runs the entry action of `to`. False: job_may_enter refused. */
 bool job_enter(struct job *j, enum job_state to, uint64_t now_ms);
-/* False: `to` may not follow. That is a bug: it is logged, and core_fault returns it. Functions that change the job
+/* False: `to` may not follow. That is a bug: it is logged, and jobs.fault says it. Functions that change the job
  * before they call job_enter ask first. */
 bool job_may_enter(struct job *j, enum job_state to);
 void job_clear_round(struct job *j); /* its causes */

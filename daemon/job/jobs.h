@@ -93,7 +93,7 @@ struct jobs {
   size_t n_drains;
   size_t n_hosts;                                    /* in the rosters of all jobs: expected_nodes.c */
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
-  char *fault;                                       /* core_fault */
+  char *fault; /* a change of a job's state that was refused, which is a bug; NULL: none. For tests */
   struct recovery_histogram recovery[RECOVERY_PHASE_COUNT];
   bool events; /* JOB_EFFECT_EVENT for all jobs */
 

@@ -10,6 +10,7 @@
 #include "common/events/event.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "daemon/core/internal.h"
 
 #define must(what) ((what) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what), abort()))
 
@@ -184,7 +185,7 @@ void rig_event(struct rig *r, const struct core_event *ev) {
   now.now_ms = r->now_ms;
   now.wall_ms = r->wall_ms + r->now_ms;
   core_step(r->core, &now, &r->fx);
-  must(!core_fault(r->core));
+  must(!r->core->jobs.fault);
   for (size_t i = 0; i < r->fx.n && !r->blind; i++) look_at(r, &r->fx.v[i]);
   job_effects_clear(&r->fx);
 }

@@ -42,9 +42,9 @@ static const struct agent_hole {
 #include "tests/sim/agent_holes.inc"
 };
 
-void coverage_add(const uint32_t *counts, size_t states, size_t events) {
-  for (size_t s = 0; s < states && s < JOB_STATE_COUNT; s++)
-    for (size_t e = 0; e < events && e < JOB_EV_COUNT; e++) here.job[s][e] += counts[s * events + e];
+void coverage_jobs(const struct jobs *jobs) {
+  for (size_t s = 0; s < JOB_STATE_COUNT; s++)
+    for (size_t e = 0; e < JOB_EV_COUNT; e++) here.job[s][e] += jobs->coverage[s * JOB_EV_COUNT + e];
 }
 
 void coverage_agent(const struct supervisor *sup) {

@@ -11,8 +11,9 @@
 #include <stdbool.h>
 #include "agent/supervisor/supervisor.h"
 
-void coverage_add(const uint32_t *counts, size_t states, size_t events); /* one core's, at its end */
-void coverage_agent(const struct supervisor *sup);                       /* one mind's, at its end */
+struct jobs;
+void coverage_jobs(const struct jobs *jobs);       /* one core's, at its end */
+void coverage_agent(const struct supervisor *sup); /* one mind's, at its end */
 
 /* Children that are forked from now on add to their parent's counts with coverage_publish before they exit. */
 void coverage_share(void);

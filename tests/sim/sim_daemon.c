@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "daemon/core/internal.h"
 #include "tests/sim/coverage.h"
 
 enum { OWN_RESTART_MAX_MS = 200 };
@@ -148,14 +149,8 @@ static void pump(struct sim *s) {
   }
 }
 
-static void take_coverage(struct sim *s) {
-  size_t states, events;
-  const uint32_t *counts = core_coverage(s->d.core, &states, &events);
-  coverage_add(counts, states, events);
-}
-
 static void stop(struct sim *s) {
-  take_coverage(s);
+  coverage_jobs(&s->d.core->jobs);
   core_destroy(s->d.core);
   s->d.core = NULL;
   drop_queue(s);
@@ -211,8 +206,8 @@ static void mind(struct sim *s, struct core_event *ev) {
   if (!ev->local_addr) ev->local_addr = "";
   core_step(s->d.core, ev, &fx);
   check_goodput(s);
-  if (core_fault(s->d.core)) {
-    fprintf(stderr, "rdzvd: %s is not allowed\n", core_fault(s->d.core));
+  if (s->d.core->jobs.fault) {
+    fprintf(stderr, "rdzvd: %s is not allowed\n", s->d.core->jobs.fault);
     abort();
   }
   for (size_t i = 0; i < fx.n; i++) {
@@ -467,7 +462,7 @@ void daemon_confirm_dead(struct sim *s, int node) {
 
 static void finish_one(struct sim *s) {
   if (s->d.core) {
-    take_coverage(s);
+    coverage_jobs(&s->d.core->jobs);
     core_destroy(s->d.core);
   }
   drop_queue(s);
