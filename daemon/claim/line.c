@@ -63,23 +63,21 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
   return json_is_string(v) && json_string_length(v) <= max ? json_string_value(v) : NULL;
 }
 
-static bool fill_request(const json_t *o, struct claim_request *out) {
+int claim_read_request(const char *line, size_t len, struct claim_request *out, struct err *e) {
+  json_t *o = json_parse_object(line, len, e);
+  if (!o) return -EBADMSG;
   uint64_t serial;
   const char *create = read_text(o, "create", CLAIM_NAME_MAX), *prefix = read_text(o, "end", CLAIM_NAME_MAX);
   const char *run = read_text(o, "run", CLAIM_NAME_MAX), *content = read_text(o, "content", CLAIM_CONTENT_MAX);
   const char *name = create ? create : run ? run : prefix;
   if (!content && prefix && !json_object_get(o, "content")) content = CLAIM_ENDED;
-  if (!read_serial(o, &serial) || serial == CLAIM_READY_SERIAL || !!create + !!run + !!prefix != 1 || !content)
-    return false;
-  *out = (struct claim_request){
-      .serial = serial, .ends = prefix != NULL, .run = run != NULL, .name = xstrdup(name), .content = xstrdup(content)};
-  return true;
-}
-
-int claim_read_request(const char *line, size_t len, struct claim_request *out, struct err *e) {
-  json_t *o = json_parse_object(line, len, e);
-  if (!o) return -EBADMSG;
-  bool ok = fill_request(o, out);
+  bool ok = read_serial(o, &serial) && serial != CLAIM_READY_SERIAL && !!create + !!run + !!prefix == 1 && content;
+  if (ok)
+    *out = (struct claim_request){.serial = serial,
+                                  .ends = prefix != NULL,
+                                  .run = run != NULL,
+                                  .name = xstrdup(name),
+                                  .content = xstrdup(content)};
   json_decref(o);
   return ok ? 0
             : err_set(e, -EBADMSG,
@@ -87,21 +85,15 @@ int claim_read_request(const char *line, size_t len, struct claim_request *out, 
                       "within its limit");
 }
 
-static bool fill_reply(const json_t *o, struct claim_reply *out) {
-  uint64_t serial;
-  const char *word = read_text(o, "answer", 8), *text = read_text(o, "text", 3 * CLAIM_CONTENT_MAX);
-  int answer = 0;
-  if (!read_serial(o, &serial) || !word || !text) return false;
-  while (answer <= CLAIM_FAILED && strcmp(word, words[answer]) != 0) answer++;
-  if (answer > CLAIM_FAILED) return false;
-  *out = (struct claim_reply){.serial = serial, .answer = (enum claim_answer)answer, .text = xstrdup(text)};
-  return true;
-}
-
 int claim_read_reply(const char *line, size_t len, struct claim_reply *out, struct err *e) {
   json_t *o = json_parse_object(line, len, e);
   if (!o) return -EBADMSG;
-  bool ok = fill_reply(o, out);
+  uint64_t serial;
+  const char *word = read_text(o, "answer", 8), *text = read_text(o, "text", 3 * CLAIM_CONTENT_MAX);
+  int answer = 0;
+  while (word && answer <= CLAIM_FAILED && strcmp(word, words[answer]) != 0) answer++;
+  bool ok = read_serial(o, &serial) && word && text && answer <= CLAIM_FAILED;
+  if (ok) *out = (struct claim_reply){.serial = serial, .answer = (enum claim_answer)answer, .text = xstrdup(text)};
   json_decref(o);
   return ok ? 0 : err_set(e, -EBADMSG, "an answer has a serial, won, taken or failed, and a text");
 }

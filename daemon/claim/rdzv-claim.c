@@ -95,26 +95,21 @@ static void carry_out(struct lane *l, const struct task *t) {
   buf_finish(&text);
 }
 
-static struct task *take_task(struct lane *l, bool *ended) {
-  pthread_mutex_lock(&l->mutex);
-  while (!l->first && !l->ended) pthread_cond_wait(&l->more, &l->mutex);
-  struct task *t = l->first;
-  if (t) l->first = t->next;
-  if (!l->first) l->last = &l->first;
-  *ended = l->ended;
-  pthread_mutex_unlock(&l->mutex);
-  return t;
-}
-
 static void *run_lane(void *arg) {
   struct lane *l = arg;
-  bool ended;
-  for (struct task *t; (t = take_task(l, &ended));) {
+  for (;;) {
+    pthread_mutex_lock(&l->mutex);
+    while (!l->first && !l->ended) pthread_cond_wait(&l->more, &l->mutex);
+    struct task *t = l->first;
+    if (t) l->first = t->next;
+    if (!l->first) l->last = &l->first;
+    bool ended = l->ended;
+    pthread_mutex_unlock(&l->mutex);
+    if (!t) return NULL;
     if (!ended || t->request.ends) carry_out(l, t);
     claim_request_finish(&t->request);
     free(t);
   }
-  return NULL;
 }
 
 static int start_lanes(struct err *e) {

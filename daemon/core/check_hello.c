@@ -135,19 +135,6 @@ static bool is_daemon_id(const char *id) {
   return strlen(id) == DAEMON_ID_MAX && strspn(id, "0123456789abcdef") == DAEMON_ID_MAX;
 }
 
-/* The daemon that the node has followed. Its silence is how long the promise to it has lasted, so an invented one could
- * cut the wait short. */
-static bool follows_soundly(struct core *c, const struct core_event *ev) {
-  const struct hello *h = &ev->msg->hello;
-  uint64_t begun = begun_ms(h->incarnation);
-  if (h->follows[0] && !is_daemon_id(h->follows))
-    return refuse(c, "HELLO of %s names daemon %s, and no rdzvd has such an id", h->host, h->follows);
-  if (h->incarnation[0] && (uint64_t)h->silent_ms > latest_ms(c) - begun)
-    return refuse(c, "HELLO of %s says that its daemon has been silent for %lld ms, longer than its job has lived",
-                  h->host, (long long)h->silent_ms);
-  return true;
-}
-
 /* Messages. -------------------------------------------------------------------------------------------------------- */
 
 static bool version_is_ours(struct core *c, int64_t version) {
@@ -172,8 +159,13 @@ bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
     return refuse(c, "HELLO of %s names round %lld, which no job has reached", h->host, (long long)h->round);
   if (!addrs_are_numeric(h->addrs))
     return refuse(c, "HELLO of %s has an entry in addrs that is not a numeric address", h->host);
-  if (!token_is_sound(c, &from, h->incarnation, h->round) || !votes_are_sound(c, ev, &from) || !follows_soundly(c, ev))
-    return false;
+  if (!token_is_sound(c, &from, h->incarnation, h->round) || !votes_are_sound(c, ev, &from)) return false;
+  if (h->follows[0] && !is_daemon_id(h->follows))
+    return refuse(c, "HELLO of %s names daemon %s, and no rdzvd has such an id", h->host, h->follows);
+  /* How long the promise to the node has lasted follows from it, so an invented one could cut the wait short. */
+  if (h->incarnation[0] && (uint64_t)h->silent_ms > latest_ms(c) - begun_ms(h->incarnation))
+    return refuse(c, "HELLO of %s says that its daemon has been silent for %lld ms, longer than its job has lived",
+                  h->host, (long long)h->silent_ms);
   if (h->settings.claims && !c->jobs.daemon.claims)
     return refuse(
         c, "job %s claims each of its rounds (--claim of %s), and this rdzvd cannot: start it with the same --claim",

@@ -252,7 +252,8 @@ static bool may_ask_now(struct ask *a, struct account *of) {
   return false;
 }
 
-static int show(struct ask *a, bool whole) {
+static int show(struct ask *a) {
+  bool whole = !strcmp(a->q->verb, "status");
   if (a->all) return tell(a, whole);
   struct account *of = accounts_open(&a->c->jobs.accounts, a->uid, "");
   int code = EXIT_CODE_REFUSED;
@@ -262,14 +263,6 @@ static int show(struct ask *a, bool whole) {
   }
   accounts_close(&a->c->jobs.accounts, of);
   return code;
-}
-
-static int do_status(struct ask *a) {
-  return show(a, true);
-}
-
-static int do_jobs(struct ask *a) {
-  return show(a, false);
 }
 
 static void put_job(struct buf *out, const struct job *j) {
@@ -489,21 +482,6 @@ static bool may_lift(const struct ask *a, const struct drain *d) {
   return a->all || d->uid == a->uid;
 }
 
-static size_t lift(struct ask *a) {
-  size_t n = 0;
-  if (a->all) return jobs_undrain(&a->c->jobs, a->q->host, NULL, a->c->jobs.now_ms);
-  for (const struct drain *d = jobs_first_drain(&a->c->jobs, a->q->host); d;) {
-    if (!may_lift(a, d)) {
-      d = d->next;
-      continue;
-    }
-    struct drain like = *d;
-    n += jobs_undrain(&a->c->jobs, a->q->host, &like, a->c->jobs.now_ms);
-    d = jobs_first_drain(&a->c->jobs, a->q->host);
-  }
-  return n;
-}
-
 static int do_undrain(struct ask *a) {
   const char *host = a->q->host;
   const struct drain *d = jobs_first_drain(&a->c->jobs, host);
@@ -519,7 +497,17 @@ static int do_undrain(struct ask *a) {
     end_with_names(&a->text, &names, "drained hosts are", "no host is drained");
     return FAILED;
   }
-  if (!lift(a)) {
+  size_t n = a->all ? jobs_undrain(&a->c->jobs, host, NULL, a->c->jobs.now_ms) : 0;
+  for (d = a->all ? NULL : jobs_first_drain(&a->c->jobs, host); d;) {
+    if (!may_lift(a, d)) {
+      d = d->next;
+      continue;
+    }
+    struct drain like = *d;
+    n += jobs_undrain(&a->c->jobs, host, &like, a->c->jobs.now_ms);
+    d = jobs_first_drain(&a->c->jobs, host);
+  }
+  if (!n) {
     put_named(&a->text, "host ", host, " was not drained by you: only root or the daemon's user may undrain it\n");
     return EXIT_CODE_REFUSED;
   }
@@ -573,7 +561,7 @@ static const struct {
   const char *name;
   int (*run)(struct ask *a);
 } verbs[] = {
-    {"status", do_status},   {"jobs", do_jobs}, {"drain", do_drain},
+    {"status", show},        {"jobs", show},    {"drain", do_drain},
     {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
     {"key", do_key},         {"logs", do_logs}, {"confirm-dead", do_confirm_dead},
 };

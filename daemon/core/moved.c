@@ -180,16 +180,6 @@ static void send_moved(struct core *c, uint64_t conn, const struct forward *at) 
   jobs_send(&c->jobs, conn, &msg);
 }
 
-/* Its nodes are told, and their connections are closed with it. */
-static void let_go(struct core *c, struct job *j, const struct moved_job *m) {
-  for (size_t i = 0; i < j->n_members; i++) send_moved(c, j->members[i]->conn, &m->said);
-  job_log(j, LOG_WARN, "given up in state %s, round %lld, with %zu nodes here%s", job_state_name(j->state),
-          (long long)j->round, j->n_connected,
-          j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
-                                                       : "");
-  j->forgotten = true;
-}
-
 /* FORWARD is of the younger of two runs, and its daemon may be at no address of --endpoint, where that of the older one
  * would find it. So its node hears where the older one is, and tells its daemon. */
 static void tell_of_older(struct core *c, const struct core_event *ev, const struct forward *older) {
@@ -229,7 +219,14 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   learn(c, m, f);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     j = c->jobs.all[i];
-    if (!job_is_over(j) && core_is_of(c, ev, j, f->job)) let_go(c, j, m);
+    if (job_is_over(j) || !core_is_of(c, ev, j, f->job)) continue;
+    /* Its nodes are told, and their connections are closed with it. */
+    for (size_t k = 0; k < j->n_members; k++) send_moved(c, j->members[k]->conn, &m->said);
+    job_log(j, LOG_WARN, "given up in state %s, round %lld, with %zu nodes here%s", job_state_name(j->state),
+            (long long)j->round, j->n_connected,
+            j->round && strcmp(j->origin, m->origin) > 0 ? "; another run of it, which began earlier, goes on there"
+                                                         : "");
+    j->forgotten = true;
   }
 }
 

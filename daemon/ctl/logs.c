@@ -138,18 +138,6 @@ static bool has_rank(const struct ctl_logs *l, const struct node *n) {
   return n->here && n->first_rank >= 0 && l->o.rank >= n->first_rank && l->o.rank - n->first_rank < n->workers;
 }
 
-/* In a round every rank has a node. */
-static void check_rank(struct ctl_logs *l, const json_t *job) {
-  const char *state = json_string_value(json_object_get(job, "state"));
-  int64_t world = int_of(job, "world_size");
-  if (l->listed || !state || l->o.rank < world || world < 1) return;
-  if (strcmp(state, "running") != 0 && strcmp(state, "starting") != 0) return;
-  if (world == 1)
-    end(l, FAILED, "job %s has no rank %" PRId64 "; its only rank is 0", l->o.job, l->o.rank);
-  else
-    end(l, FAILED, "job %s has no rank %" PRId64 "; its ranks are 0 to %" PRId64, l->o.job, l->o.rank, world - 1);
-}
-
 static void end_over(struct ctl_logs *l) {
   end(l, l->answered ? EXIT_CODE_OK : FAILED, "job %s is over%s%s", l->o.job, l->outcome,
       l->answered ? "" : "; its agents, which had the lines, are gone");
@@ -159,9 +147,17 @@ static void take_job(struct ctl_logs *l, const json_t *job, uint64_t now_ms) {
   size_t i;
   const json_t *m, *members = json_object_get(job, "members");
   const char *outcome = json_string_value(json_object_get(job, "outcome"));
-  int64_t round = int_of(job, "round");
+  const char *state = json_string_value(json_object_get(job, "state"));
+  int64_t round = int_of(job, "round"), world = int_of(job, "world_size");
+  /* In a round every rank has a node. */
+  bool all_are_placed = state && (!strcmp(state, "running") || !strcmp(state, "starting")) && world >= 1;
+  if (!l->listed && all_are_placed && l->o.rank >= world) {
+    if (world == 1)
+      end(l, FAILED, "job %s has no rank %" PRId64 "; its only rank is 0", l->o.job, l->o.rank);
+    else
+      end(l, FAILED, "job %s has no rank %" PRId64 "; its ranks are 0 to %" PRId64, l->o.job, l->o.rank, world - 1);
+  }
   for (i = 0; i < l->n; i++) l->v[i].here = false;
-  check_rank(l, job);
   if (l->listed) l->round = round;
   json_array_foreach(members, i, m) take_member(l, m);
   l->round = round;

@@ -87,14 +87,6 @@ enum {
   STUCK_TIMES_LATE = 6, /* with --hang-timeout, earlier: 80 % of it */
 };
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 /* Points at the end that have the same step say how long the job has stood still, and not how long a step takes. The
  * point of the step at which a round resumed has no time of its own. */
 static double usual_step_ms(const struct history *h) {

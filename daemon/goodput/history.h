@@ -9,6 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+static inline int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static inline int64_t most(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
 enum { HISTORY_MAX = 256, HISTORY_EVERY_MS = 1000 };
 
 struct history_point {

@@ -22,14 +22,6 @@
 #include <string.h>
 #include "common/mem.h"
 
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
 static void add(struct goodput *g, enum bucket b, int64_t ms) {
   int64_t *entry = goodput_bucket(g, b);
   ms = least(ms, GOODPUT_MAX_MS - *entry);

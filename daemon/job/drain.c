@@ -199,26 +199,23 @@ static bool flag_members(struct job *j) {
   return changed;
 }
 
-static void apply_drains(struct job *j, uint64_t now_ms) {
-  bool changed = flag_members(j);
-  if (changed && j->state == JOB_FORMING) {
-    j->news++;
-    if (job_try_seal(j, now_ms)) return;
-    if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
-  }
-  if (changed) {
-    job_watch_growth(j, now_ms);
-    for (size_t i = 0; i < j->n_members; i++) {
-      struct member *m = j->members[i];
+static void apply_to_all_jobs(struct jobs *jobs, uint64_t now_ms) {
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    struct job *j = jobs->all[i];
+    if (job_is_over(j)) continue;
+    bool changed = flag_members(j);
+    if (changed && j->state == JOB_FORMING) {
+      j->news++;
+      if (job_try_seal(j, now_ms)) continue;
+      if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
+    }
+    if (changed) job_watch_growth(j, now_ms);
+    for (size_t k = 0; changed && k < j->n_members; k++) {
+      struct member *m = j->members[k];
       if (m->told_news == UINT64_MAX && !member_in_round(m)) job_send_waiting(j, m, now_ms);
     }
+    job_end_for_drains(j, now_ms);
   }
-  job_end_for_drains(j, now_ms);
-}
-
-static void apply_to_all_jobs(struct jobs *jobs, uint64_t now_ms) {
-  for (size_t i = 0; i < jobs->n_all; i++)
-    if (!job_is_over(jobs->all[i])) apply_drains(jobs->all[i], now_ms);
 }
 
 bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms) {

@@ -76,16 +76,6 @@ static void visit_address(struct question *q, const struct member *m, const char
   }
 }
 
-static void visit_member(struct question *q, const struct member *m) {
-  if (!q->by_interface) {
-    visit_address(q, m, m->addr, strlen(m->addr));
-    if (strcmp(m->addr, m->peer_addr) != 0) visit_address(q, m, m->peer_addr, strlen(m->peer_addr));
-    return;
-  }
-  const char *at = m->addrs ? m->addrs : "";
-  for (size_t n; (at += strspn(at, " "))[0]; at += n) visit_address(q, m, at, n = strcspn(at, " "));
-}
-
 static void visit_all(struct question *q, const struct job *j, const struct ask_owners *ask, bool telling,
                       bool by_interface) {
   q->telling = telling;
@@ -94,7 +84,10 @@ static void visit_all(struct question *q, const struct job *j, const struct ask_
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
-    visit_member(q, m);
+    const char *at = by_interface && m->addrs ? m->addrs : "";
+    for (size_t n; (at += strspn(at, " "))[0]; at += n) visit_address(q, m, at, n = strcspn(at, " "));
+    if (!by_interface) visit_address(q, m, m->addr, strlen(m->addr));
+    if (!by_interface && strcmp(m->addr, m->peer_addr) != 0) visit_address(q, m, m->peer_addr, strlen(m->peer_addr));
     if (!q->n_out) continue;
     struct msg msg;
     msg_init(&msg, MSG_FIND_OWNERS);
