@@ -40,6 +40,7 @@
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
+#include "common/system/file.h"
 #include "common/system/clock.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/answers.h"
@@ -700,7 +701,7 @@ static void print_note(const struct client *c, const char *text) {
   buf_puts(&shown, "rdzvctl: ");
   buf_put_plain(&shown, text, strlen(text), strlen(text));
   buf_putc(&shown, '\n');
-  ctl_write_all(STDERR_FILENO, shown.data, shown.len);
+  file_write_all(STDERR_FILENO, shown.data, shown.len);
   buf_finish(&shown);
 }
 
@@ -766,7 +767,8 @@ static void on_logs_reply(struct client *c, const struct msg *m) {
     ctl_logs_on_list(c->logs, m->raw, m->raw_len, monotonic_ms());
   } else {
     ctl_logs_on_lines(c->logs, m, monotonic_ms(), &out, &err);
-    good = ctl_write_all(STDOUT_FILENO, out.data, out.len) && ctl_write_all(STDERR_FILENO, err.data, err.len);
+    good =
+        file_write_all(STDOUT_FILENO, out.data, out.len) == 0 && file_write_all(STDERR_FILENO, err.data, err.len) == 0;
   }
   buf_finish(&out);
   buf_finish(&err);

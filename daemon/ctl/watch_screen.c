@@ -12,12 +12,12 @@
 
 #include "daemon/ctl/watch_screen.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 #include "common/json.h"
+#include "common/system/file.h"
 
 #define OPEN_SCREEN  "\x1b[?1049h\x1b[?25l"
 #define CLOSE_SCREEN "\x1b[?25h\x1b[?1049l"
@@ -28,21 +28,10 @@ void ctl_screen_init(struct ctl_screen *s, int fd, bool json) {
   *s = (struct ctl_screen){.fd = fd, .json = json, .terminal = !json && isatty(fd)};
 }
 
-bool ctl_write_all(int fd, const char *data, size_t len) {
-  while (len > 0) {
-    ssize_t n = write(fd, data, len);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    data += n;
-    len -= (size_t)n;
-  }
-  return true;
-}
-
 void ctl_screen_close(struct ctl_screen *s) {
   if (!s->open) return;
   s->open = false;
-  ctl_write_all(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
+  file_write_all(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
 }
 
 void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json) {
@@ -116,7 +105,7 @@ bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, s
     buf_append(&out, page.data, page.len);
     s->begun = true;
   }
-  bool ok = ctl_write_all(s->fd, out.data, out.len);
+  bool ok = file_write_all(s->fd, out.data, out.len) == 0;
   buf_finish(&line);
   buf_finish(&page);
   buf_finish(&out);

@@ -13,7 +13,6 @@ struct ctl_screen {
   bool terminal, open, json, begun;
 };
 
-bool ctl_write_all(int fd, const char *data, size_t len); /* false: the reader is gone */
 void ctl_screen_init(struct ctl_screen *s, int fd, bool json);
 /* Makes text of a daemon safe for a terminal: line breaks stay, the rest becomes printable. JSON keeps its meaning. */
 void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json);

@@ -226,17 +226,6 @@ const char *state_warning(const struct state *s) {
 
 /* Writing ---------------------------------------------------------------------------------------------------------- */
 
-static int write_all(int fd, const struct buf *b, size_t offset) {
-  for (size_t done = 0; done < b->len;) {
-    ssize_t n = pwrite(fd, b->data + done, b->len - done, (off_t)(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -errno;
-    if (n == 0) return -EIO;
-    done += (size_t)n;
-  }
-  return 0;
-}
-
 int state_rewrite(struct state *s, const struct buf *records, struct err *e) {
   drop_records(s);
   struct buf text = BUF_INIT;
@@ -244,7 +233,7 @@ int state_rewrite(struct state *s, const struct buf *records, struct err *e) {
   put_lines(&text, records);
   unlinkat(s->dir_fd, "rdzvd.state.new", 0);
   int fd = openat(s->dir_fd, "rdzvd.state.new", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  int rc = fd < 0 ? -errno : write_all(fd, &text, 0);
+  int rc = fd < 0 ? -errno : file_write_all(fd, text.data, text.len);
   if (rc == 0 && fsync(fd) < 0) rc = -errno;
   if (rc == 0 && renameat(s->dir_fd, "rdzvd.state.new", s->dir_fd, "rdzvd.state") < 0) rc = -errno;
   if (rc < 0 && fd >= 0) {
@@ -275,7 +264,7 @@ int state_append(struct state *s, const struct buf *records, struct err *e) {
   if (s->good_len == 0) buf_puts(&text, STATE_HEADER);
   put_lines(&text, records);
   cut_tail(s);
-  int rc = write_all(s->fd, &text, s->good_len);
+  int rc = lseek(s->fd, (off_t)s->good_len, SEEK_SET) < 0 ? -errno : file_write_all(s->fd, text.data, text.len);
   if (rc == 0 && fdatasync(s->fd) < 0) rc = -errno;
   if (rc == 0) {
     s->good_len += text.len;
