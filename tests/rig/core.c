@@ -246,6 +246,7 @@ void rig_close(struct rig *r) {
   free(r->sent);
   buf_finish(&r->log);
   buf_finish(&r->events);
+  buf_finish(&r->said);
   memset(r, 0, sizeof *r);
 }
 
@@ -680,7 +681,7 @@ bool rig_was_closed(const struct rig *r, uint64_t conn) {
   return false;
 }
 
-int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out) {
+static int ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out) {
   struct msg m;
   uint64_t conn = ++r->next_conn;
   bool blind = r->blind;
@@ -704,14 +705,22 @@ int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out
   return (int)reply->control_reply.code;
 }
 
-int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out) {
-  return rig_ask(r, &(struct control){.verb = verb, .job = job, .json = json, .rank = -1}, 0, out);
+int rig_ask(struct rig *r, const struct control *q, int64_t uid) {
+  return ask(r, q, uid, &r->said);
+}
+
+const char *rig_said(const struct rig *r, const char *part) {
+  return strstr(buf_text(&r->said), part);
+}
+
+int rig_control(struct rig *r, const char *verb, const char *job, bool json) {
+  return rig_ask(r, &(struct control){.verb = verb, .job = job, .json = json, .rank = -1}, 0);
 }
 
 const char *rig_state(struct rig *r, const char *job) {
   struct buf text = BUF_INIT;
   const char *state = "";
-  if (rig_control(r, "jobs", job, true, &text) == 0) {
+  if (ask(r, &(struct control){.verb = "jobs", .job = job, .json = true, .rank = -1}, 0, &text) == 0) {
     json_t *top = json_parse_object(text.data, text.len, NULL);
     const json_t *jobs = json_object_get(top, "jobs"); /* in order of creation: the last one lives */
     const char *word = json_string_value(json_object_get(json_array_get(jobs, json_array_size(jobs) - 1), "state"));

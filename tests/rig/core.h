@@ -91,11 +91,11 @@ struct rig {
   size_t n_saved;
   uint64_t closed[256]; /* connections that were closed, since rig_forget */
   size_t n_closed;
-  uint64_t paused; /* the connection of the last JOB_EFFECT_PAUSE; 0: none, or the test has taken it */
-  size_t n_paused; /* since rig_forget */
-  struct buf log;
-  char event_owner[64];              /* of the last one */
-  struct buf events;                 /* lines of JOB_EFFECT_EVENT, since rig_forget */
+  uint64_t paused;      /* the connection of the last JOB_EFFECT_PAUSE; 0: none, or the test has taken it */
+  size_t n_paused;      /* since rig_forget */
+  struct buf log, said; /* said: the answer to the last question */
+  char event_owner[64]; /* of the last one */
+  struct buf events;    /* lines of JOB_EFFECT_EVENT, since rig_forget */
   struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
   size_t n_nodes;
   bool blind; /* effects are thrown away: for large numbers */
@@ -196,9 +196,14 @@ bool rig_was_closed(const struct rig *r, uint64_t conn);
 const char *rig_state(struct rig *r, const char *job);
 /* Moves the clock by ms: the job is in the first state up to the last of them, and then in the second; fails else. */
 void rig_expect_turn(struct rig *r, uint64_t ms, const char *before, const char *after);
-/* The answer to a control verb; the caller finishes it. Returns the exit code. */
-/* The same of any question, by any user. */
-int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out);
-int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out);
+/* A question by a user, and one by root. The answer is in r->said until the next one. Returns the exit code. */
+int rig_ask(struct rig *r, const struct control *q, int64_t uid);
+int rig_control(struct rig *r, const char *verb, const char *job, bool json);
+/* Where the answer says `part`; NULL: nowhere. */
+const char *rig_said(const struct rig *r, const char *part);
+#define assert_said(r, part) /* with tests/rig/unit.h */                                                               \
+  do {                                                                                                                 \
+    if (!rig_said(r, part)) fail_msg("\"%s\" is not in: %s", part, buf_text(&(r)->said));                              \
+  } while (0)
 
 #endif

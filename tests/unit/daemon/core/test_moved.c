@@ -19,16 +19,9 @@ enum { ADA = 1000, EVE = 1001 };
 #define RUN_TWO   "018bcfe56801-0123456789abcdef"
 #define LATER     "018bcfe57000-0123456789abcdef"
 
-static struct buf said;
-
 static void open_rig(struct rig *r) {
   rig_open_with(r, &(struct core_config){.seed = 1, .host = "gpu1", .id = HERE, .port = 29400});
   r->settings.daemons = 2;
-}
-
-static void close_rig(struct rig *r) {
-  buf_finish(&said);
-  rig_close(r);
 }
 
 static struct forward forward_to(const char *daemon, int64_t round, int64_t term) {
@@ -116,7 +109,6 @@ RIG_TEST(test_newcomers_are_sent_on) {
   assert_false(core_served(r->core));
   assert_true(core_sends_on(r->core));
   assert_int_equal(core_deadline(r->core), r->now_ms + MOVED_KEEP_MS);
-  close_rig(r);
 }
 
 /* It lives as long as FORWARDs come, and not longer. */
@@ -137,7 +129,6 @@ RIG_TEST(test_it_is_forgotten) {
   nodes_join(r, n, 2);
   for (int i = 0; i < 2; i++) assert_welcome(r, &n[i]);
   assert_int_equal(n[0].world_size, 2);
-  close_rig(r);
 }
 
 RIG_TEST(test_a_late_tick_sends_nobody_on) {
@@ -148,7 +139,6 @@ RIG_TEST(test_a_late_tick_sends_nobody_on) {
   node_init(r, n, 0);
   node_join(r, n);
   assert_welcome(r, n);
-  close_rig(r);
 }
 
 /* A job here. ------------------------------------------------------------------------------------------------------ */
@@ -165,7 +155,6 @@ RIG_TEST(test_a_job_without_a_round_goes_there) {
   rig_run(r, MOVED_KEEP_MS);
   assert_int_equal(core_deadline(r->core), UINT64_MAX); /* the job is forgotten */
   assert_true(core_idle(r->core));
-  close_rig(r);
 }
 
 static void beat(struct rig *r, struct node *n, size_t n_nodes) {
@@ -199,7 +188,6 @@ RIG_TEST(test_a_daemon_in_charge_keeps_its_job) {
         assert_null(rig_last(r, n[i].conn, MSG_MOVED));
     assert_int_equal(core_sends_on(r->core), alone);
     assert_int_equal(core_idle(r->core), alone);
-    close_rig(r);
   }
 }
 
@@ -228,7 +216,6 @@ RIG_TEST(test_the_younger_of_two_runs_hears_of_the_older) {
   assert_string_equal(m->moved.host, "gpu2");
   assert_int_equal(m->moved.term, 9);
   assert_string_equal(m->moved.incarnation, RUN);
-  close_rig(r);
 }
 
 /* The job has formed twice, apart. */
@@ -263,7 +250,6 @@ RIG_TEST(test_the_older_of_two_runs_goes_on) {
     other.nodes = 2;
     if (!older) node_back(r, &other, PHASE_RUNNING);
     if (!older) assert_non_null(strstr(rig_last(r, other.conn, MSG_STALE)->stale.text, "began before this node's"));
-    close_rig(r);
   }
 }
 
@@ -281,7 +267,6 @@ RIG_TEST(test_a_daemon_without_a_majority_gives_up) {
   rig_forget(r);
   node_back(r, &n[1], PHASE_RUNNING); /* as if it had not read it */
   assert_sent_on(r, &n[1]);
-  close_rig(r);
 }
 
 /* The nodes of an ended run learn how it ended. */
@@ -301,7 +286,6 @@ RIG_TEST(test_an_end_comes_first) {
   node_init(r, &other, 5);
   node_join(r, &other);
   assert_sent_on(r, &other);
-  close_rig(r);
 }
 
 /* No circles. ------------------------------------------------------------------------------------------------------ */
@@ -333,7 +317,6 @@ RIG_TEST(test_nodes_that_come_from_there) {
       assert_welcome(r, n);
     else
       assert_sent_on(r, n);
-    close_rig(r);
   }
 }
 
@@ -350,7 +333,6 @@ RIG_TEST(test_the_job_comes_back) {
   node_join(r, &n[2]);
   assert_welcome(r, &n[2]);
   assert_false(core_sends_on(r->core));
-  close_rig(r);
 }
 
 /* A FORWARD of a node that lags behind. */
@@ -376,7 +358,6 @@ RIG_TEST(test_an_older_word_is_not_believed) {
   say(r, &old);
   node_join(r, n);
   assert_string_equal(rig_last(r, n->conn, MSG_MOVED)->moved.addr, "10.0.0.99");
-  close_rig(r);
 }
 
 RIG_TEST(test_two_addresses_of_one_daemon) {
@@ -387,7 +368,6 @@ RIG_TEST(test_two_addresses_of_one_daemon) {
   node_init(r, n, 0);
   node_join(r, n);
   assert_welcome(r, n);
-  close_rig(r);
 }
 
 /* Users. ----------------------------------------------------------------------------------------------------------- */
@@ -411,7 +391,6 @@ RIG_TEST(test_it_is_for_its_own_user) {
   rig_forget(r);
   say_on(r, &f, 0, 0); /* root speaks for Ada */
   assert_sent_on(r, &ada);
-  close_rig(r);
 }
 
 /* The holders of the daemon's own key are one user. */
@@ -424,7 +403,6 @@ RIG_TEST(test_holders_of_the_daemons_key) {
   n->uid = 4711;
   node_join(r, n);
   assert_sent_on(r, n);
-  close_rig(r);
 }
 
 RIG_TEST(test_limits) {
@@ -450,7 +428,6 @@ RIG_TEST(test_limits) {
   assert_false(core_sends_on(r->core));
   say_on(r, &f, EVE, 0);
   assert_true(core_sends_on(r->core));
-  close_rig(r);
 }
 
 RIG_TEST(test_the_limit_of_all) {
@@ -466,7 +443,6 @@ RIG_TEST(test_the_limit_of_all) {
   assert_non_null(strstr(buf_text(&r->log), "because this daemon has 4096 such jobs"));
   rig_run(r, MOVED_KEEP_MS);
   assert_int_equal(core_deadline(r->core), UINT64_MAX);
-  close_rig(r);
 }
 
 /* Hostile values. -------------------------------------------------------------------------------------------------- */
@@ -508,7 +484,6 @@ RIG_TEST(test_what_is_refused) {
     if (!strstr(m->refused.text, t[i].says)) fail_msg("%s", m->refused.text);
     assert_null(rig_last(r, n->conn, MSG_MOVED));
     assert_false(core_sends_on(r->core));
-    close_rig(r);
   }
 }
 
@@ -526,7 +501,6 @@ RIG_TEST(test_another_daemon_of_this_machine) {
   m.forward = f;
   rig_msg(r, 900, &m, "127.0.0.1", "127.0.0.1");
   assert_null(rig_last(r, 900, MSG_REFUSED));
-  close_rig(r);
 }
 
 /* One FORWARD a connection; on an agent's own it ends that; and none on the control socket. */
@@ -555,13 +529,12 @@ RIG_TEST(test_its_connection) {
             &(struct core_event){
                 .kind = CORE_MSG, .conn = 901, .msg = &m, .peer_addr = "", .local_addr = "", .local = true, .uid = 0});
   assert_non_null(strstr(rig_last(r, 901, MSG_REFUSED)->refused.text, "FORWARD is not accepted on this socket"));
-  close_rig(r);
 }
 
 /* rdzvctl. --------------------------------------------------------------------------------------------------------- */
 
 static int ask(struct rig *r, int64_t uid, const char *verb, const char *job, bool json) {
-  return rig_ask(r, &(struct control){.verb = verb, .job = job, .rank = 0, .json = json, .owner = -1}, uid, &said);
+  return rig_ask(r, &(struct control){.verb = verb, .job = job, .rank = 0, .json = json, .owner = -1}, uid);
 }
 
 RIG_TEST(test_rdzvctl_says_where) {
@@ -571,48 +544,45 @@ RIG_TEST(test_rdzvctl_says_where) {
   say_on(r, &f, ADA, 0);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(ask(r, i ? 0 : ADA, i ? "jobs" : "status", i ? "" : "job", false), 0);
-    assert_string_equal(buf_text(&said), "job: moved to the daemon on gpu2\\n (10.0.0.77:29400)\n");
+    assert_string_equal(buf_text(&r->said), "job: moved to the daemon on gpu2\\n (10.0.0.77:29400)\n");
   }
   f.addr = "fd00::7";
   say_on(r, &f, EVE, 0);
   assert_int_equal(ask(r, 0, "status", "", false), 0);
-  assert_non_null(strstr(buf_text(&said), "job (uid 1001): moved to the daemon on gpu2\\n ([fd00::7]:29400)\n"));
+  assert_said(r, "job (uid 1001): moved to the daemon on gpu2\\n ([fd00::7]:29400)\n");
   assert_int_equal(ask(r, EVE, "status", "", true), 0);
-  assert_non_null(strstr(buf_text(&said),
-                         "{\"jobs\":[{\"job\":\"job\",\"uid\":1001,\"moved_to\":\"gpu2\\\\n ([fd00::7]:29400)\"}]"));
+  assert_said(r, "{\"jobs\":[{\"job\":\"job\",\"uid\":1001,\"moved_to\":\"gpu2\\\\n ([fd00::7]:29400)\"}]");
   assert_int_equal(ask(r, 2000, "status", "job", false), 1);
-  assert_string_equal(buf_text(&said), "no job of yours has the id job; you have none here\n");
+  assert_string_equal(buf_text(&r->said), "no job of yours has the id job; you have none here\n");
   assert_int_equal(ask(r, ADA, "stop", "job", false), 1);
-  assert_string_equal(buf_text(&said),
+  assert_string_equal(buf_text(&r->said),
                       "job job has moved to the daemon on gpu2\\n (10.0.0.77:29400): ask that one, with --endpoint\n");
   assert_int_equal(ask(r, ADA, "stop", "job", true), 1);
-  assert_non_null(strstr(buf_text(&said), "\"moved_to\":\"gpu2\\\\n (10.0.0.77:29400)\""));
+  assert_said(r, "\"moved_to\":\"gpu2\\\\n (10.0.0.77:29400)\"");
   assert_int_equal(ask(r, ADA, "stop", "other", false), 1);
-  assert_string_equal(buf_text(&said), "no job of yours has the id other; you have none here\n");
-  close_rig(r);
+  assert_string_equal(buf_text(&r->said), "no job of yours has the id other; you have none here\n");
 }
 
 RIG_TEST(test_rdzvctl_shows_the_daemon) {
   open_rig(r);
   rig_joined(r, n, 1);
   ask(r, 0, "status", "job", false);
-  assert_non_null(strstr(buf_text(&said), "\n  daemon gpu1\n"));
+  assert_said(r, "\n  daemon gpu1\n");
   node_init(r, &n[1], 1);
   node_join(r, &n[1]);
   nodes_started(r, n, 2);
   beat(r, n, 2);
   ask(r, 0, "status", "job", false);
-  if (!strstr(buf_text(&said), ", in charge (heard a majority 0.")) fail_msg("%s", buf_text(&said));
+  if (!rig_said(r, ", in charge (heard a majority 0.")) fail_msg("%s", buf_text(&r->said));
   ask(r, 0, "status", "job", true);
-  assert_non_null(strstr(buf_text(&said), "\"daemon\":{\"host\":\"gpu1\",\"term\":"));
-  assert_non_null(strstr(buf_text(&said), "\"in_charge\":true,"));
-  assert_non_null(strstr(buf_text(&said), "\"successors\":[],\"claims\":false}"));
+  assert_said(r, "\"daemon\":{\"host\":\"gpu1\",\"term\":");
+  assert_said(r, "\"in_charge\":true,");
+  assert_said(r, "\"successors\":[],\"claims\":false}");
   r->now_ms += 6000; /* no tick yet */
   ask(r, 0, "status", "job", false);
-  assert_non_null(strstr(buf_text(&said), ", not in charge (heard no majority for 5.0 s or longer)"));
+  assert_said(r, ", not in charge (heard no majority for 5.0 s or longer)");
   ask(r, 0, "status", "job", true);
-  assert_non_null(strstr(buf_text(&said), "\"in_charge\":false,\"age_ms\":5000,"));
-  close_rig(r);
+  assert_said(r, "\"in_charge\":false,\"age_ms\":5000,");
 }
 
 /* The agents that would start the next daemon, and claims. */
@@ -630,13 +600,10 @@ RIG_TEST(test_rdzvctl_shows_successors) {
   }
   nodes_started(r, n, 3);
   ask(r, 0, "status", "job", false);
-  assert_non_null(
-      strstr(buf_text(&said), "\n  daemon gpu1, term 1, in charge (heard a majority 0.0 s ago); successors n1, n2\n"));
+  assert_said(r, "\n  daemon gpu1, term 1, in charge (heard a majority 0.0 s ago); successors n1, n2\n");
   ask(r, 0, "status", "job", true);
-  assert_non_null(
-      strstr(buf_text(&said), "\"term\":1,\"in_charge\":true,\"age_ms\":0,\"successors\":[\"n1\",\"n2\"],"));
+  assert_said(r, "\"term\":1,\"in_charge\":true,\"age_ms\":0,\"successors\":[\"n1\",\"n2\"],");
   nodes_finished(r, n, 3);
   ask(r, 0, "status", "job", false);
-  assert_null(strstr(buf_text(&said), "daemon"));
-  close_rig(r);
+  assert_null(rig_said(r, "daemon"));
 }

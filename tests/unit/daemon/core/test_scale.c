@@ -200,7 +200,6 @@ UNIT_TEST(test_fail_stop_seal) {
 }
 
 UNIT_TEST(test_restart) {
-  struct buf out = BUF_INIT;
   rig_restart(&rig, false);
   rig.blind = true;
   begin();
@@ -208,10 +207,9 @@ UNIT_TEST(test_restart) {
   done("a new daemon, all come back");
   expect("running");
   begin();
-  rig_control(&rig, "status", "job", false, &out);
-  rig_control(&rig, "status", "job", true, &out);
+  rig_control(&rig, "status", "job", false);
+  rig_control(&rig, "status", "job", true);
   done("status, as text and JSON");
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_all_are_lost) {
@@ -237,17 +235,15 @@ UNIT_TEST(test_all_are_lost) {
 }
 
 UNIT_TEST(test_finish) {
-  struct buf out = BUF_INIT;
-  rig_control(&rig, "status", "job", true, &out);
-  const char *round = strstr(buf_text(&out), "\"round\":");
-  const char *life = strstr(buf_text(&out), "\"incarnation\":\"");
+  rig_control(&rig, "status", "job", true);
+  const char *round = strstr(buf_text(&rig.said), "\"round\":");
+  const char *life = strstr(buf_text(&rig.said), "\"incarnation\":\"");
   assert_non_null(round);
   assert_non_null(life);
   learn(atoll(round + 8));
   life += strlen("\"incarnation\":\"");
   for (int i = 0; i < NODES; i++)
     snprintf(nodes[i].incarnation, sizeof nodes[i].incarnation, "%.*s", (int)strcspn(life, "\""), life);
-  buf_finish(&out);
   begin();
   all(node_finished);
   done("finished, END to all");

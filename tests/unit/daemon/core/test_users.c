@@ -10,18 +10,8 @@
 
 enum { ADA = 1000, EVE = 1001 };
 
-static struct buf said;
-
 static int ask(struct rig *r, int64_t uid, const char *verb, int64_t owner) {
-  return rig_ask(r, &(struct control){.verb = verb, .job = "train", .rank = 0, .owner = owner}, uid, &said);
-}
-
-static void assert_said(const char *part) {
-  if (!strstr(buf_text(&said), part)) fail_msg("%s", buf_text(&said));
-}
-
-static void assert_not_said(const char *part) {
-  if (strstr(buf_text(&said), part)) fail_msg("%s", buf_text(&said));
+  return rig_ask(r, &(struct control){.verb = verb, .job = "train", .rank = 0, .owner = owner}, uid);
 }
 
 static const struct msg *refused(struct rig *r, const struct node *n, const char *part) {
@@ -48,11 +38,6 @@ static void open_two(struct rig *r, struct node n[4]) {
   nodes_started(r, n, 4);
 }
 
-static void close_rig(struct rig *r) {
-  buf_finish(&said);
-  rig_close(r);
-}
-
 /* One id. ---------------------------------------------------------------------------------------------------------- */
 
 RIG_TEST(test_two_users_with_one_id) {
@@ -72,28 +57,26 @@ RIG_TEST(test_two_users_with_one_id) {
   assert_int_equal(rig_end(r, &n[0])->outcome, OUTCOME_SUCCESS);
   assert_null(rig_last(r, n[2].conn, MSG_END));
   assert_non_null(strstr(r->log.data, "job train (uid 1001): running -> stopping")); /* the log tells them apart */
-  close_rig(r);
 }
 
 /* Nobody learns of a namesake but root and the daemon's user. */
 RIG_TEST(test_who_sees_which) {
   open_two(r, n);
   assert_int_equal(ask(r, ADA, "status", -1), 0);
-  assert_said("train: running");
-  assert_said("n0");
-  assert_not_said("n2");
-  assert_not_said("1001");
+  assert_said(r, "train: running");
+  assert_said(r, "n0");
+  assert_null(rig_said(r, "n2"));
+  assert_null(rig_said(r, "1001"));
   assert_int_equal(ask(r, ADA, "status", EVE), 1);
-  assert_string_equal(buf_text(&said), "no job of uid 1001 has the id train; that user has none here\n");
+  assert_string_equal(buf_text(&r->said), "no job of uid 1001 has the id train; that user has none here\n");
   assert_int_equal(ask(r, 2000, "status", -1), 1);
-  assert_string_equal(buf_text(&said), "no job of yours has the id train; you have none here\n");
+  assert_string_equal(buf_text(&r->said), "no job of yours has the id train; you have none here\n");
   assert_int_equal(ask(r, 0, "status", -1), 0);
-  assert_said("train (uid 1000): running");
-  assert_said("train (uid 1001): running");
+  assert_said(r, "train (uid 1000): running");
+  assert_said(r, "train (uid 1001): running");
   assert_int_equal(ask(r, 0, "status", EVE), 0);
-  assert_not_said("n0");
-  assert_said("n2");
-  close_rig(r);
+  assert_null(rig_said(r, "n0"));
+  assert_said(r, "n2");
 }
 
 RIG_TEST(test_a_verb_is_for_one_of_them) {
@@ -101,11 +84,12 @@ RIG_TEST(test_a_verb_is_for_one_of_them) {
   open_two(r, n);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(ask(r, 0, verbs[i], -1), EXIT_CODE_USAGE);
-    assert_string_equal(buf_text(&said), "2 users have a job with the id train: choose one with --user 1000, 1001\n");
+    assert_string_equal(buf_text(&r->said),
+                        "2 users have a job with the id train: choose one with --user 1000, 1001\n");
     assert_int_equal(ask(r, EVE, verbs[i], ADA), 1);
   }
-  rig_ask(r, &(struct control){.verb = "stop", .job = "train", .json = true, .owner = -1}, 0, &said);
-  assert_said("\"users\":[1000,1001]");
+  rig_ask(r, &(struct control){.verb = "stop", .job = "train", .json = true, .owner = -1}, 0);
+  assert_said(r, "\"users\":[1000,1001]");
   assert_int_equal(ask(r, 0, "kill-worker", EVE), 0);
   assert_non_null(rig_last(r, n[2].conn, MSG_KILL));
   assert_null(rig_last(r, n[0].conn, MSG_KILL));
@@ -115,7 +99,6 @@ RIG_TEST(test_a_verb_is_for_one_of_them) {
   assert_null(rig_last(r, n[0].conn, MSG_STOP));
   assert_int_equal(ask(r, 0, "stop", -1), 0); /* the other is over, so this one is meant */
   assert_non_null(rig_last(r, n[0].conn, MSG_STOP));
-  close_rig(r);
 }
 
 RIG_TEST(test_the_state_file_has_both) {
@@ -125,12 +108,11 @@ RIG_TEST(test_the_state_file_has_both) {
     nodes_back(r, n, 4, PHASE_RUNNING);
     for (int i = 0; i < 4; i++) assert_null(rig_last(r, n[i].conn, MSG_STALE));
     assert_int_equal(ask(r, ADA, "status", -1), 0);
-    assert_said("train: running");
-    assert_not_said("n2");
+    assert_said(r, "train: running");
+    assert_null(rig_said(r, "n2"));
     assert_int_equal(ask(r, EVE, "status", -1), 0);
-    assert_said("train: running");
-    assert_not_said("n0");
-    close_rig(r);
+    assert_said(r, "train: running");
+    assert_null(rig_said(r, "n0"));
   }
 }
 
@@ -151,7 +133,6 @@ RIG_TEST(test_an_end_is_for_its_own) {
   assert_null(rig_last(r, late.conn, MSG_END));
   node_back(r, &n[2], PHASE_STOPPED);
   assert_non_null(rig_last(r, n[2].conn, MSG_END));
-  close_rig(r);
 }
 
 RIG_TEST(test_a_death_report_is_for_its_own) {
@@ -164,7 +145,6 @@ RIG_TEST(test_a_death_report_is_for_its_own) {
   assert_null(rig_last(r, n[1].conn, MSG_STOP));
   node_death_report(r, &n[0]);
   assert_non_null(rig_last(r, n[1].conn, MSG_STOP));
-  close_rig(r);
 }
 
 RIG_TEST(test_what_a_job_excludes_is_its_own) {
@@ -179,12 +159,11 @@ RIG_TEST(test_what_a_job_excludes_is_its_own) {
   nodes_stopped(r, n, 2);
   assert_non_null(strstr(r->log.data, "host n1 is excluded"));
   assert_null(rig_last(r, n[2].conn, MSG_PREPARE));
-  rig_ask(r, &(struct control){.verb = "status", .owner = -1}, EVE, &said);
-  assert_not_said("drained");
-  rig_ask(r, &(struct control){.verb = "undrain", .host = "n1", .owner = -1}, EVE, &said);
-  assert_string_equal(buf_text(&said), "host n1 is not drained; no host is drained\n");
-  assert_int_equal(rig_ask(r, &(struct control){.verb = "undrain", .host = "n1", .owner = -1}, ADA, &said), 0);
-  close_rig(r);
+  rig_ask(r, &(struct control){.verb = "status", .owner = -1}, EVE);
+  assert_null(rig_said(r, "drained"));
+  rig_ask(r, &(struct control){.verb = "undrain", .host = "n1", .owner = -1}, EVE);
+  assert_string_equal(buf_text(&r->said), "host n1 is not drained; no host is drained\n");
+  assert_int_equal(rig_ask(r, &(struct control){.verb = "undrain", .host = "n1", .owner = -1}, ADA), 0);
 }
 
 /* The daemon's own key. -------------------------------------------------------------------------------------------- */
@@ -201,14 +180,13 @@ RIG_TEST(test_holders_of_the_daemons_key) {
   assert_string_equal(n[2].incarnation, n[3].incarnation);
   assert_string_not_equal(n[0].incarnation, n[2].incarnation); /* Eve's own key is not that of the daemon */
   assert_int_equal(ask(r, ADA, "status", -1), 0);
-  assert_said("n1");
+  assert_said(r, "n1");
   rig_restart(r, true);
   node_back(r, &n[1], PHASE_STARTING);
   node_back(r, &n[0], PHASE_STARTING);
   for (int i = 0; i < 2; i++) assert_null(rig_last(r, n[i].conn, MSG_STALE));
   assert_int_equal(ask(r, ADA, "status", -1), 0);
-  assert_said("train: starting");
-  close_rig(r);
+  assert_said(r, "train: starting");
 }
 
 /* The port. -------------------------------------------------------------------------------------------------------- */
@@ -244,7 +222,6 @@ RIG_TEST(test_control_at_the_port) {
   assert_int_equal(r->n_sent, 0);
   nodes_stopped(r, &n[2], 2);
   assert_string_equal(rig_end(r, &n[2])->verdict.text, "rdzvctl stop by uid 1001 from 10.0.0.7");
-  close_rig(r);
 }
 
 /* On an agent's own connection it ends that, and the agent may come back. */
@@ -256,7 +233,6 @@ RIG_TEST(test_control_of_an_agent) {
   node_back(r, &n[0], PHASE_STOPPING);
   nodes_stopped(r, n, 2);
   assert_string_equal(rig_end(r, &n[0])->verdict.text, "rdzvctl stop by uid 1000 from 10.0.0.1");
-  close_rig(r);
 }
 
 /* Attacks. --------------------------------------------------------------------------------------------------------- */
@@ -286,7 +262,6 @@ RIG_TEST(test_a_run_from_the_future) {
     node_back(r, &eve, PHASE_RUNNING);
     refused(r, &eve, t[i / 2].says);
     for (int k = 0; k < 2; k++) assert_null(rig_last(r, n[k].conn, MSG_STALE));
-    close_rig(r);
   }
 }
 
@@ -311,12 +286,11 @@ RIG_TEST(test_a_token_of_another_users_job) {
     for (int k = 0; k < 2; k++) assert_null(rig_last(r, n[k].conn, MSG_STALE));
     for (int k = 0; k < 2; k++) assert_null(rig_last(r, n[k].conn, MSG_STOP));
     assert_int_equal(ask(r, ADA, "status", -1), 0);
-    assert_said("train: running");
-    assert_not_said("n7");
+    assert_said(r, "train: running");
+    assert_null(rig_said(r, "n7"));
     node_exited(r, &n[0], 1, 0); /* and her next round has its number */
     nodes_stopped(r, n, 2);
     assert_int_equal(n[0].round, 2);
-    close_rig(r);
   }
 }
 
@@ -353,7 +327,6 @@ RIG_TEST(test_node_rank_0_with_a_chosen_address) {
   const struct msg *start = rig_last(r, ada[0].conn, MSG_START);
   assert_null(memchr(start->raw, '8', start->raw_len));
   assert_int_equal(eve.round, 0);
-  close_rig(r);
 }
 
 /* Loopback is good where all nodes are on one machine, or there is one. */
@@ -369,7 +342,6 @@ RIG_TEST(test_loopback_addresses) {
     n->conn = ++r->next_conn;
     node_say(r, n, &m);
     assert_non_null(rig_last(r, n->conn, MSG_WELCOME));
-    close_rig(r);
   }
 }
 
@@ -397,11 +369,10 @@ RIG_TEST(test_many_jobs) {
     node_join(r, &ada);
     assert_non_null(rig_last(r, ada.conn, MSG_WELCOME));
     /* One of hers that is over makes room for her. */
-    assert_int_equal(rig_ask(r, &(struct control){.verb = "stop", .job = "job7", .owner = -1}, 0, &said), 0);
+    assert_int_equal(rig_ask(r, &(struct control){.verb = "stop", .job = "job7", .owner = -1}, 0), 0);
     rig_run(r, JOB_END_ACK_MS + 1);
     node_join(r, &eve);
     assert_non_null(rig_last(r, eve.conn, MSG_WELCOME));
-    close_rig(r);
   }
 }
 
@@ -429,7 +400,6 @@ RIG_TEST(test_many_nodes) {
     node_join(r, &ada);
     assert_non_null(rig_last(r, ada.conn, MSG_WELCOME));
   }
-  close_rig(r);
 }
 
 RIG_TEST(test_many_expected_hosts) {
@@ -447,7 +417,6 @@ RIG_TEST(test_many_expected_hosts) {
     assert_int_equal(kept, k != 2);
     r->n_nodes = 0;
   }
-  close_rig(r);
 }
 
 static size_t lines_of(const struct rig *r, const char *part) {
@@ -472,7 +441,6 @@ RIG_TEST(test_a_flood) {
     if (i % 64 == 0) rig_forget(r);
   }
   assert_null(rig_last(r, n[0].conn, MSG_REFUSED));
-  close_rig(r);
 }
 
 /* A node's messages after that: it is not read from for a while, and loses neither its place nor its lease. Each of its
@@ -499,7 +467,6 @@ RIG_TEST(test_a_node_that_is_too_fast) {
   assert_in_range(n_read, CORE_MSGS_AT_ONCE + SECONDS * 1000 / CORE_MSG_EVERY_MS - 50,
                   CORE_MSGS_AT_ONCE + SECONDS * 1000 / CORE_MSG_EVERY_MS + 50);
   assert_int_equal(n_said, 1);
-  close_rig(r);
 }
 
 /* A peer that the job does not take is no node, and is closed. */
@@ -516,7 +483,6 @@ RIG_TEST(test_a_stranger_that_is_too_fast) {
   refused(r, &late, "at most 4096 messages at once and 200 in a second are read");
   assert_int_equal(rig_count(r, late.conn, MSG_REFUSED), 1);
   assert_int_equal(r->n_paused, 0);
-  close_rig(r);
 }
 
 /* The same from many connections, each within its own limit. Those that send no more than nodes do are spared. */
@@ -553,7 +519,6 @@ RIG_TEST(test_a_flood_from_many_connections) {
   node_join(r, &all[0]);
   for (int k = 0; k < EACH; k++) node_progress(r, &all[0], 1);
   assert_int_equal(r->n_paused, 0);
-  close_rig(r);
 }
 
 /* One user's refusals do not fill the log. */
@@ -577,7 +542,6 @@ RIG_TEST(test_lines_about_refusals) {
   for (int i = 0; i < 100; i++) node_join(r, &eve);
   assert_int_equal(lines_of(r, "refused: --node-rank 9 of n0"), 117);
   assert_int_equal(lines_of(r, "begins as incarnation"), 0); /* none of these has begun a job */
-  close_rig(r);
 }
 
 /* What a user writes into the log and the file of --events with HELLOs, each of another job on a new connection. */
@@ -621,7 +585,6 @@ RIG_TEST(test_lines_about_jobs) {
   assert_int_equal(lines_of(r, " lines about jobs of this user were left out"), 1);
   assert_non_null(strstr(buf_text(&r->events), "events are lost: jobs of uid 1001 have too many"));
   assert_true(lines_of(r, "begins as incarnation") >= 1);
-  close_rig(r);
 }
 
 /* Progress of many jobs leaves room for what is rarer. */
@@ -652,7 +615,6 @@ RIG_TEST(test_events_about_progress) {
   node_finished(r, &all[0]);
   assert_non_null(strstr(buf_text(&r->events), "rdzv.events.dropped"));
   assert_non_null(strstr(buf_text(&r->events), "rdzv.job.ended"));
-  close_rig(r);
 }
 
 /* What an ended job leaves behind is Eve's: Ada's is not pushed out. */
@@ -679,7 +641,6 @@ RIG_TEST(test_past_incarnations) {
   node_back(r, &ada, PHASE_NONE);
   rig_run(r, 60000);
   assert_true(ada.round > 1);
-  close_rig(r);
 }
 
 /* With HELLO's word alone: Eve names her own uid, and does not reach Ada's job. */
@@ -696,5 +657,4 @@ RIG_TEST(test_without_keys) {
   assert_int_equal(n[1].world_size, 2);
   assert_int_equal(eve.round, 0);
   assert_int_equal(ask(r, EVE, "stop", ADA), 1);
-  close_rig(r);
 }

@@ -214,40 +214,31 @@ RIG_TEST(test_settled_is_known_better_than_start) {
 }
 
 RIG_TEST(test_status_tells) {
-  struct buf out = BUF_INIT;
   open_patient(r, n);
-  rig_control(r, "status", "job", false, &out);
-  assert_null(strstr(buf_text(&out), "restarts:"));
+  rig_control(r, "status", "job", false);
+  assert_null(rig_said(r, "restarts:"));
   fail_and_begin(r, n, 50);
   live(r, n, MIN);
-  buf_clear(&out);
-  rig_control(r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out),
-                         "  restarts: 1 of 3 used, refunded after a round of 10 min or one that passes step 50 "
-                         "(this one has 540 s to go)\n"));
+  rig_control(r, "status", "job", false);
+  assert_said(r, "  restarts: 1 of 3 used, refunded after a round of 10 min or one that passes step 50 "
+                 "(this one has 540 s to go)\n");
   both_at(r, n, 51);
-  buf_clear(&out);
-  rig_control(r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out),
-                         "  restarts: 1 of 3 used, refunded when this round ends, unless the last failure comes "
-                         "again without progress\n"));
-  buf_clear(&out);
-  rig_control(r, "status", "job", true, &out);
-  assert_non_null(strstr(buf_text(&out), "\"restarts_earned\":true"));
-  assert_non_null(strstr(buf_text(&out), "\"failed_step\":50"));
+  rig_control(r, "status", "job", false);
+  assert_said(r, "  restarts: 1 of 3 used, refunded when this round ends, unless the last failure comes "
+                 "again without progress\n");
+  rig_control(r, "status", "job", true);
+  assert_said(r, "\"restarts_earned\":true");
+  assert_said(r, "\"failed_step\":50");
   fail_and_begin(r, n, 51);
   live(r, n, 5000);
   node_exited(r, &n[1], 7, 0);
   nodes_stopped(r, n, 2);
-  buf_clear(&out);
-  rig_control(r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out), "restarts: 2 of 3 used, refunded after a round of 10 min or one that passes "
-                                         "step 51; last refunded "));
-  buf_finish(&out);
+  rig_control(r, "status", "job", false);
+  assert_said(r, "restarts: 2 of 3 used, refunded after a round of 10 min or one that passes "
+                 "step 51; last refunded ");
 }
 
 RIG_TEST(test_status_tells_the_delay) {
-  struct buf out = BUF_INIT;
   rig_open(r, 1);
   r->settings.max_restarts = 9;
   rig_running(r, n, 2);
@@ -257,14 +248,10 @@ RIG_TEST(test_status_tells_the_delay) {
     node_exited(r, &n[1], 7, 0);
     nodes_stopped(r, n, 2);
   }
-  rig_control(r, "status", "job", false, &out);
-  assert_non_null(
-      strstr(buf_text(&out),
-             "restarts: 3 of 9 used, refunded after a round of 10 min; the last failure has come again 2 times "
-             "without progress; delay 2 s, 2.0 s left\n"));
-  buf_clear(&out);
-  rig_control(r, "status", "job", true, &out);
-  assert_non_null(strstr(buf_text(&out), "\"delay_ms\":2000"));
-  assert_non_null(strstr(buf_text(&out), "\"delay_left_ms\":2000"));
-  buf_finish(&out);
+  rig_control(r, "status", "job", false);
+  assert_said(r, "restarts: 3 of 9 used, refunded after a round of 10 min; the last failure has come again 2 times "
+                 "without progress; delay 2 s, 2.0 s left\n");
+  rig_control(r, "status", "job", true);
+  assert_said(r, "\"delay_ms\":2000");
+  assert_said(r, "\"delay_left_ms\":2000");
 }

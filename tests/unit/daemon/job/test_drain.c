@@ -11,22 +11,15 @@
 
 enum { OTHER = 2000 };
 
-static struct buf said = BUF_INIT;
-
 static void fail_on(struct rig *r, struct node *n, int count, int which);
 
 static int drain(struct rig *r, const char *host, bool force, int64_t uid) {
-  return rig_ask(r, &(struct control){.verb = "drain", .host = host, .force = force, .rank = -1}, uid, &said);
+  return rig_ask(r, &(struct control){.verb = "drain", .host = host, .force = force, .rank = -1}, uid);
 }
 
 static int undrain(struct rig *r, const char *host, int64_t uid) {
-  return rig_ask(r, &(struct control){.verb = "undrain", .host = host, .rank = -1}, uid, &said);
+  return rig_ask(r, &(struct control){.verb = "undrain", .host = host, .rank = -1}, uid);
 }
-
-#define assert_said(part)                                                                                              \
-  do {                                                                                                                 \
-    if (!strstr(buf_text(&said), part)) fail_msg("\"%s\" is not in: %s", part, buf_text(&said));                       \
-  } while (0)
 
 static void open_some(struct rig *r, struct node *n, int64_t min, int64_t max, int here, int running) {
   rig_open_for(r, min, max);
@@ -62,8 +55,8 @@ static void stop_all(struct rig *r, struct node *n, int count) {
 RIG_TEST(test_round_is_ended_without_a_charge) {
   open_some(r, n, 2, 3, 3, 3);
   assert_int_equal(drain(r, "n1", false, 0), 0);
-  assert_said("host n1 is drained: its agents stay connected, and join no round until `rdzvctl undrain n1`");
-  assert_said("job job: round 1 ends as planned, nothing is charged; 2 other nodes are here for the next one");
+  assert_said(r, "host n1 is drained: its agents stay connected, and join no round until `rdzvctl undrain n1`");
+  assert_said(r, "job job: round 1 ends as planned, nothing is charged; 2 other nodes are here for the next one");
   assert_int_equal(rig_last(r, n[0].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_DRAINED);
   stop_all(r, n, 3);
   const struct stop *stop = rig_stop(r, &n[0]);
@@ -76,31 +69,31 @@ RIG_TEST(test_round_is_ended_without_a_charge) {
   assert_int_equal(n[1].round, 1);
   assert_string_equal(told(r, &n[1]),
                       "host n1 is drained by root: its agents join no round until `rdzvctl undrain n1`");
-  rig_control(r, "status", "", false, &said);
-  assert_said("drained: n1                    for 0 s, by root\n");
-  assert_said("  drained\n");
-  assert_said("round 1 ended: node 1 (n1) was drained by root (0 s ago)");
+  rig_control(r, "status", "", false);
+  assert_said(r, "drained: n1                    for 0 s, by root\n");
+  assert_said(r, "  drained\n");
+  assert_said(r, "round 1 ended: node 1 (n1) was drained by root (0 s ago)");
 }
 
 RIG_TEST(test_refused_where_it_is_needed) {
   open_some(r, n, 2, 2, 2, 2);
   assert_int_equal(drain(r, "n1", false, 0), EXIT_CODE_REFUSED);
-  assert_said("job job cannot go on without n1: it needs 2 nodes (--nnodes 2:2), and 1 other is here; --force");
+  assert_said(r, "job job cannot go on without n1: it needs 2 nodes (--nnodes 2:2), and 1 other is here; --force");
   assert_string_equal(rig_state(r, "job"), "running");
   assert_int_equal(r->n_saved, 1); /* its seal */
   assert_int_equal(drain(r, "n1", true, 0), 0);
   stop_all(r, n, 2);
   assert_string_equal(rig_state(r, "job"), "forming");
-  rig_control(r, "status", "", false, &said);
-  assert_said("missing 1: n1 (drained 0 s ago: by root)");
+  rig_control(r, "status", "", false);
+  assert_said(r, "missing 1: n1 (drained 0 s ago: by root)");
 }
 
 RIG_TEST(test_unknown_host) {
   open_some(r, n, 1, 3, 2, 2);
   assert_int_equal(drain(r, "n7", false, 0), 1);
-  assert_said("no job has a node on host n7 (--force drains it anyway); hosts are: n0, n1\n");
+  assert_said(r, "no job has a node on host n7 (--force drains it anyway); hosts are: n0, n1\n");
   assert_int_equal(undrain(r, "n7", 0), 1);
-  assert_said("host n7 is not drained; no host is drained\n");
+  assert_said(r, "host n7 is not drained; no host is drained\n");
   assert_int_equal(drain(r, "n2", true, 0), 0);
   node_init(r, &n[2], 2);
   node_join(r, &n[2]); /* who comes later is held back, too, */
@@ -120,7 +113,7 @@ RIG_TEST(test_undrained_are_newcomers) {
   for (int i = 1; i < 3; i++) node_started(r, &n[i]);
   rig_forget(r);
   assert_int_equal(undrain(r, "n0", 0), 0);
-  assert_said("host n0 is undrained: its nodes are newcomers, for the next round");
+  assert_said(r, "host n0 is undrained: its nodes are newcomers, for the next round");
   assert_non_null(strstr(told(r, &n[0]), "a new round with all waiting nodes"));
   for (int i = 0; i < 10; i++) {
     rig_run(r, 3001);
@@ -165,7 +158,7 @@ RIG_TEST(test_finished_ones_are_not_begun_again) {
   open_some(r, n, 2, 3, 3, 3);
   node_finished(r, &n[0]);
   assert_int_equal(drain(r, "n1", false, 0), 0);
-  assert_said("round 1 goes on there to its end, because some of its nodes have finished; --force ends it");
+  assert_said(r, "round 1 goes on there to its end, because some of its nodes have finished; --force ends it");
   assert_string_equal(rig_state(r, "job"), "running");
   assert_int_equal(drain(r, "n1", true, 0), 0);
   stop_all(r, n, 3);
@@ -225,8 +218,8 @@ RIG_TEST(test_is_remembered) {
   assert_non_null(strstr(told(r, &n[1]), "host n1 is drained by root"));
   undrain(r, "n1", 0);
   rig_restart(r, true);
-  rig_control(r, "status", "", false, &said);
-  assert_null(strstr(buf_text(&said), "drained:"));
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "drained:"));
 }
 
 /* Drained while the daemon waits for its nodes: the round is ended when it knows that it goes on. */
@@ -235,7 +228,7 @@ RIG_TEST(test_while_recovering) {
   rig_restart(r, true);
   node_back(r, &n[0], PHASE_RUNNING);
   assert_int_equal(drain(r, "n0", false, 0), EXIT_CODE_REFUSED);
-  assert_said("and 0 others are here since the daemon came back");
+  assert_said(r, "and 0 others are here since the daemon came back");
   assert_int_equal(drain(r, "n0", true, 0), 0);
   node_back(r, &n[1], PHASE_RUNNING);
   node_back(r, &n[2], PHASE_RUNNING);
@@ -268,8 +261,8 @@ RIG_TEST(test_lines_that_are_none) {
     rig_load(r, bad[i]);
     assert_non_null(strstr(buf_text(&r->log), "state: ignored a line"));
   }
-  rig_control(r, "status", "", false, &said);
-  assert_string_equal(buf_text(&said), "no jobs\n");
+  rig_control(r, "status", "", false);
+  assert_string_equal(buf_text(&r->said), "no jobs\n");
 }
 
 /* Whose host is it? ------------------------------------------------------------------------------------------------ */
@@ -284,14 +277,15 @@ RIG_TEST(test_users) {
   nodes_join(r, n, 4);
   nodes_started(r, n, 4);
   assert_int_equal(drain(r, "n0", false, 1000), 0); /* for this user's jobs, and without a word about the others' */
-  assert_said("this holds for your jobs\njob job: round 1 ends as planned, nothing is charged; 1 other node is here");
+  assert_said(r,
+              "this holds for your jobs\njob job: round 1 ends as planned, nothing is charged; 1 other node is here");
   assert_null(rig_last(r, n[2].conn, MSG_PREPARE));
   assert_int_equal(undrain(r, "n0", OTHER), 1);
   assert_int_equal(undrain(r, "n0", 1000), 0);
   assert_int_equal(drain(r, "n3", false, 1000), 1); /* where only others are is nowhere */
-  assert_said("no job of yours has a node on host n3; hosts are: n0, n1\n");
+  assert_said(r, "no job of yours has a node on host n3; hosts are: n0, n1\n");
   assert_int_equal(drain(r, "n1", false, 1000), 0);
-  assert_said("this holds for your jobs");
+  assert_said(r, "this holds for your jobs");
   assert_non_null(rig_last(r, n[0].conn, MSG_PREPARE));
   assert_null(rig_last(r, n[2].conn, MSG_PREPARE));
   struct node late;
@@ -302,7 +296,7 @@ RIG_TEST(test_users) {
   node_join(r, &late); /* of the other job: held back for nobody */
   assert_null(strstr(told(r, &late), "drained"));
   assert_int_equal(undrain(r, "n1", OTHER), 1);
-  assert_said("host n1 is not drained; no host is drained");
+  assert_said(r, "host n1 is not drained; no host is drained");
   assert_int_equal(undrain(r, "n1", 1000), 0);
 }
 
@@ -321,21 +315,19 @@ RIG_TEST(test_users_drain_holds_for_their_next_job) {
 }
 
 RIG_TEST(test_a_drain_names_its_user) {
-  struct buf out = BUF_INIT;
   rig_open_on(r, 1, "head1");
   nodes_init(r, n, 2);
   for (int i = 0; i < 2; i++) node_join(r, &n[i]);
-  rig_ask(r, &(struct control){.verb = "drain", .host = "n1", .user = "ada", .force = true}, 1000, &out);
-  rig_ask(r, &(struct control){.verb = "status"}, 0, &out);
-  assert_non_null(strstr(buf_text(&out), "for 0 s, by ada (uid 1000) from head1"));
-  buf_finish(&out);
+  rig_ask(r, &(struct control){.verb = "drain", .host = "n1", .user = "ada", .force = true}, 1000);
+  rig_ask(r, &(struct control){.verb = "status"}, 0);
+  assert_said(r, "for 0 s, by ada (uid 1000) from head1");
 }
 
 RIG_TEST(test_users_do_not_lift_what_root_has_drained) {
   open_some(r, n, 2, 3, 3, 3);
   drain(r, "n1", false, 0);
   assert_int_equal(undrain(r, "n1", 1000), EXIT_CODE_REFUSED);
-  assert_said("host n1 was not drained by you: only root or the daemon's user may undrain it");
+  assert_said(r, "host n1 was not drained by you: only root or the daemon's user may undrain it");
 }
 
 /* What others have excluded is not told. */
@@ -343,10 +335,10 @@ RIG_TEST(test_users_do_not_hear_of_others_drains) {
   open_excluding(r, n, 1);
   fail_on(r, n, 3, 1);
   assert_int_equal(undrain(r, "n1", OTHER), 1);
-  assert_said("host n1 is not drained; no host is drained");
+  assert_said(r, "host n1 is not drained; no host is drained");
   assert_int_equal(undrain(r, "n1", 0), 0);
-  rig_control(r, "status", "", false, &said);
-  assert_null(strstr(buf_text(&said), "drained"));
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "drained"));
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */
@@ -371,12 +363,12 @@ RIG_TEST(test_exclude_after) {
   assert_int_equal(n[0].nodes, 2);
   assert_int_equal(n[1].round, 2);
   assert_non_null(strstr(told(r, &n[1]), "is drained by the job itself: 2 charged failures there (--exclude-after 2)"));
-  rig_control(r, "status", "", false, &said);
-  assert_said("by the job itself: 2 charged failures there (--exclude-after 2), in job job");
-  assert_said("--after-finish fail, --exclude-after 2\n");
+  rig_control(r, "status", "", false);
+  assert_said(r, "by the job itself: 2 charged failures there (--exclude-after 2), in job job");
+  assert_said(r, "--after-finish fail, --exclude-after 2\n");
   assert_int_equal(undrain(r, "n1", 1000), 0); /* it is the job's own matter */
-  rig_control(r, "status", "", false, &said);
-  assert_null(strstr(buf_text(&said), "drained"));
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "drained"));
 }
 
 RIG_TEST(test_exclude_after_only_where_it_can) {
@@ -402,12 +394,12 @@ RIG_TEST(test_exclude_after_is_remembered) {
   assert_string_equal(rig_settled(r, &n[0])->excluded, "n1");
   for (int i = 0; i < 3; i += 2) node_started(r, &n[i]);
   rig_restart(r, true);
-  rig_control(r, "status", "", false, &said);
-  assert_said("drained: n1");
+  rig_control(r, "status", "", false);
+  assert_said(r, "drained: n1");
   for (int i = 0; i < 3; i += 2) node_back(r, &n[i], PHASE_RUNNING);
   for (int i = 0; i < 3; i += 2) node_finished(r, &n[i]);
-  rig_control(r, "status", "", false, &said);
-  assert_null(strstr(buf_text(&said), "drained:"));
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "drained:"));
 }
 
 /* Three, of which the second had a failure: --exclude-after 1. */
@@ -424,8 +416,8 @@ RIG_TEST(test_exclude_after_ends_with_the_job) {
   for (int i = 0; i < 3; i += 2) node_finished(r, &n[i]);
   r->wall_ms += 2 * JOB_END_KEEP_MS;
   rig_restart(r, true);
-  rig_control(r, "status", "", false, &said);
-  assert_string_equal(buf_text(&said), "no jobs\n");
+  rig_control(r, "status", "", false);
+  assert_string_equal(buf_text(&r->said), "no jobs\n");
 }
 
 /* The life goes on under another name. */
@@ -446,19 +438,18 @@ RIG_TEST(test_exclude_after_in_a_branch) {
   rig_run(r, 4000);
   assert_string_not_equal(n[2].incarnation, before);
   assert_int_equal(n[2].nodes, 2);
-  rig_control(r, "status", "", false, &said);
-  assert_said("drained: n1");
-  assert_said("in job job");
+  rig_control(r, "status", "", false);
+  assert_said(r, "drained: n1");
+  assert_said(r, "in job job");
   for (int i = 0; i < 3; i += 2) node_started(r, &n[i]);
   rig_restart(r, true);
   for (int i = 0; i < 3; i += 2) node_back(r, &n[i], PHASE_RUNNING);
   for (int i = 0; i < 3; i += 2) node_finished(r, &n[i]);
-  rig_control(r, "status", "", false, &said);
-  assert_null(strstr(buf_text(&said), "drained"));
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "drained"));
 }
 
 static int finish_said(void **state) {
-  buf_finish(&said);
   return 0;
 }
 

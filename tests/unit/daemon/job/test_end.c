@@ -121,13 +121,12 @@ RIG_TEST(test_a_command_that_cannot_run_ends_at_once) {
 RIG_TEST(test_operator) {
   /* 0 forming, 1 starting, 2 running, 3 stopping after a failure */
   for (int when = 0; when < 4; when++) {
-    struct buf out = BUF_INIT;
     rig_open(r, 1);
     nodes_init(r, n, 2);
     for (int i = 0; i < (when ? 2 : 1); i++) node_join(r, &n[i]);
     for (int i = 0; i < 2 && when >= 2; i++) node_started(r, &n[i]);
     if (when == 3) node_killed(r, &n[1], 9, 0);
-    assert_int_equal(rig_control(r, "stop", "job", false, &out), 0);
+    assert_int_equal(rig_control(r, "stop", "job", false), 0);
     if (when) {
       assert_string_equal(rig_state(r, "job"), "stopping");
       nodes_stopped(r, n, 2);
@@ -138,19 +137,17 @@ RIG_TEST(test_operator) {
       assert_int_equal(rig_end(r, &n[i])->verdict.cause, CAUSE_OPERATOR);
       assert_int_equal(rig_end(r, &n[i])->restarts_used, 0);
     }
-    assert_int_not_equal(rig_control(r, "stop", "job", false, &out), 0); /* it is over */
-    buf_finish(&out);
+    assert_int_not_equal(rig_control(r, "stop", "job", false), 0); /* it is over */
   }
 }
 
 /* END may be lost with its connection, and the job begun anew by others: who has not heard of the end is in their
  * way. */
 RIG_TEST(test_who_comes_back_to_a_job_that_is_over_is_to_fence) {
-  struct buf out = BUF_INIT;
   rig_open_running(r, n, 2);
   node_heartbeat(r, &n[1]);
   assert_int_equal(rig_last(r, n[1].conn, MSG_HEARTBEAT_ACK)->flags, 0); /* two nodes, fixed */
-  assert_int_equal(rig_control(r, "stop", "job", false, &out), 0);
+  assert_int_equal(rig_control(r, "stop", "job", false), 0);
   node_stopped(r, &n[0]);
   node_drop(r, &n[1]);
   rig_run(r, JOB_GRACE_MS);
@@ -158,7 +155,6 @@ RIG_TEST(test_who_comes_back_to_a_job_that_is_over_is_to_fence) {
   node_back(r, &n[1], PHASE_RUNNING);
   assert_true(rig_last(r, n[1].conn, MSG_WELCOME)->welcome.fence);
   assert_non_null(rig_last(r, n[1].conn, MSG_END));
-  buf_finish(&out);
 }
 
 RIG_TEST(test_end_is_repeated_and_then_given_up) {

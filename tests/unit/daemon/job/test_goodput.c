@@ -11,13 +11,11 @@
 
 /* The first job, as status has it. The caller's. */
 static json_t *job_of(struct rig *r) {
-  struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(r, "status", r->job, true, &out), 0);
-  json_t *all = json_parse_object(out.data, out.len, NULL);
+  assert_int_equal(rig_control(r, "status", r->job, true), 0);
+  json_t *all = json_parse_object(r->said.data, r->said.len, NULL);
   assert_non_null(all);
   json_t *job = json_incref(json_array_get(json_object_get(all, "jobs"), 0));
   json_decref(all);
-  buf_finish(&out);
   return job;
 }
 
@@ -146,10 +144,8 @@ RIG_TEST(test_checkpoints_and_where_it_resumed) {
   assert_int_equal(lost, 9100 - 3 * 900); /* step 4 was there 3 steps after the first one */
   json_decref(job);
   node_exited(r, &n[0], 1, 0);
-  struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(r, "stop", r->job, false, &out), 0);
+  assert_int_equal(rig_control(r, "stop", r->job, false), 0);
   nodes_stopped(r, n, 2);
-  buf_finish(&out);
   assert_int_equal(rig_end(r, &n[0])->goodput.saved, 4);
 }
 
@@ -223,10 +219,8 @@ RIG_TEST(test_a_job_that_stands_still) {
   assert_float_equal(number_of(p, "step_ms"), 1000, 1);
   assert_float_equal(number_of(json_object_get(job, "goodput"), "stalled"), 79, 0.01);
   json_decref(job);
-  struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(r, "status", r->job, false, &out), 0);
-  assert_non_null(strstr(buf_text(&out), "progress: stuck, step 20, last one 80 s ago, 0 samples/s\n"));
-  buf_finish(&out);
+  assert_int_equal(rig_control(r, "status", r->job, false), 0);
+  assert_said(r, "progress: stuck, step 20, last one 80 s ago, 0 samples/s\n");
   step_on(r, n, 2, 21, 10); /* it wakes up */
   want.productive_ms += 10000;
   check_about(r, &want, 2000); /* all nodes are looked at that often */

@@ -96,7 +96,6 @@ RIG_TEST(test_half_of_the_stop_timeout) {
 /* Whatever is no plan ends it at once, and charges nothing. */
 RIG_TEST(test_what_cuts_it_short) {
   for (int why = 0; why < 5; why++) {
-    struct buf out = BUF_INIT;
     open_three(r, n);
     leaving(r, &n[2]);
     rig_run(r, 100);
@@ -104,13 +103,12 @@ RIG_TEST(test_what_cuts_it_short) {
     if (why == 1) node_death_report(r, &n[0]);
     if (why == 2) node_stopped(r, &n[0]); /* it fenced itself */
     if (why == 3) node_bye(r, &n[0]);
-    if (why == 4) rig_control(r, "stop", "job", false, &out);
+    if (why == 4) rig_control(r, "stop", "job", false);
     check_state(r, "stopping");
     enum cause want = why == 4 ? CAUSE_OPERATOR : CAUSE_NODE_LEAVING;
     assert_int_equal(rig_stop(r, &n[1])->verdict.cause, want);
     if (why == 0) nodes_stopped(r, n, 3);
     if (why == 0) assert_false(rig_settled(r, &n[1])->charged);
-    buf_finish(&out);
   }
 }
 
