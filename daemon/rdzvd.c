@@ -107,7 +107,7 @@ static int check_options(const struct daemon *d, const char *extra, struct err *
 }
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
-  server_summary(((struct daemon *)ctx)->server, out);
+  core_summary(((struct daemon *)ctx)->core, out);
 }
 
 static void on_stopping(void *ctx, const char *why) {

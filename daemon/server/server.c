@@ -217,6 +217,8 @@ static void set_timer(struct server *s) {
   uv_timer_start(&s->timer, on_deadline_timer, at > now ? at - now : 0, 0);
 }
 
+static void stop(struct server *s, const char *why);
+
 /* After every event: carries out effects, checks whether the daemon may exit, sets the timer. */
 static void finish_event(struct server *s) {
   if (s->pumping) return; /* a caller does it */
@@ -224,7 +226,7 @@ static void finish_event(struct server *s) {
   pump(s);
   if (!s->stopping && !has_work_left(s) && may_exit(s, server_now_ms())) {
     s->unneeded = true;
-    server_stop(s, s->owner_gone ? "the agent that started it is gone and no agent needs it" : "its work is done");
+    stop(s, s->owner_gone ? "the agent that started it is gone and no agent needs it" : "its work is done");
   }
   pump(s);
   if (s->stopping && !s->closed && !has_work_left(s)) close_everything(s);
@@ -264,6 +266,17 @@ static void on_deadline_timer(uv_timer_t *timer) {
   }
   uv_idle_start(&s->idle, on_idle);
   uv_check_start(&s->check, on_check);
+}
+
+/* Sends GOING_AWAY to all, flushes what is queued, closes. why: for the log. Idempotent. */
+static void stop(struct server *s, const char *why) {
+  if (s->stopping) return;
+  s->stopping = true;
+  s->stop_by_ms = server_now_ms() + SERVER_STOP_MS;
+  log_info("stopping: %s", why);
+  if (s->config.on_stopping) s->config.on_stopping(s->config.ctx, why);
+  step_core(s, &(struct core_event){.kind = CORE_SHUTDOWN});
+  finish_event(s);
 }
 
 /* Events ----------------------------------------------------------------------------------------------------------- */
@@ -390,7 +403,7 @@ static void on_signal(uv_signal_t *signal, int signo) {
     uv_stop(s->loop); /* the second time: at once */
     return;
   }
-  server_stop(s, name);
+  stop(s, name);
 }
 
 /* For main --------------------------------------------------------------------------------------------------------- */
@@ -490,20 +503,6 @@ int server_listen(struct server *s, int fd, bool control, struct err *e) {
 
 int server_adopt(struct server *s, int fd, const char *addr, struct err *e) {
   return peers_adopt(s->peers, fd, addr, e);
-}
-
-void server_stop(struct server *s, const char *why) {
-  if (s->stopping) return;
-  s->stopping = true;
-  s->stop_by_ms = server_now_ms() + SERVER_STOP_MS;
-  log_info("stopping: %s", why);
-  if (s->config.on_stopping) s->config.on_stopping(s->config.ctx, why);
-  step_core(s, &(struct core_event){.kind = CORE_SHUTDOWN});
-  finish_event(s);
-}
-
-void server_summary(const struct server *s, struct buf *out) {
-  core_summary(s->core, out);
 }
 
 bool server_is_unneeded(const struct server *s) {

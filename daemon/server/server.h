@@ -22,7 +22,7 @@ enum {
   SERVER_NOBODY_CAME_MS = 60000,         /* how long a daemon whose owner is gone waits for a first HELLO */
   SERVER_FOREIGN_PER_ADDRESS_MAX = 4096, /* connections of PyTorch clients */
   SERVER_FOREIGN_TTL_MS = 30000,         /* how long keys of a rendezvous live after its last client has gone */
-  SERVER_STOP_MS = 3000,                 /* from server_stop to the exit, even if something hangs */
+  SERVER_STOP_MS = 3000,                 /* from the first wish to stop to the exit, even if something hangs */
 };
 
 struct event_sinks;
@@ -41,7 +41,7 @@ struct server_config {
   bool c10d;                      /* serve the common store, to everybody */
   size_t store_bytes, store_keys; /* its quotas */
   uint64_t seed;
-  void (*on_stopping)(void *ctx, const char *why); /* server_stop was called; may be NULL */
+  void (*on_stopping)(void *ctx, const char *why); /* it begins to stop; may be NULL */
   void *ctx;
 };
 
@@ -57,15 +57,11 @@ int server_listen(struct server *s, int fd, bool control, struct err *e);
 /* Serves the agent at the other end of a connected unix socket, without a key. fd becomes the server's. addr: what stands
  * for its address, and for that of this end. */
 int server_adopt(struct server *s, int fd, const char *addr, struct err *e);
-/* Returns when server_stop has done its work. False: something still hung after SERVER_STOP_MS, and the process
+/* Returns when it has stopped. False: something still hung after SERVER_STOP_MS, and the process
  * should exit without waiting for its threads. */
 bool server_run(struct server *s);
-/* Sends GOING_AWAY to all, flushes what is queued, closes. why: for the log. Idempotent. */
-void server_stop(struct server *s, const char *why);
 /* It stopped because no agent needs it, so its state file is not needed either. */
 bool server_is_unneeded(const struct server *s);
-/* One line for the service manager: how many jobs there are, and their states. */
-void server_summary(const struct server *s, struct buf *out);
 
 /* Monotonic, as in core events. It goes on while the machine is suspended: the leases of other machines do. */
 uint64_t server_now_ms(void);
