@@ -29,4 +29,10 @@ void unit_add(struct CMUnitTest test);
 /* Runs all tests, with functions before and after all of them; NULL: none. Returns how many failed. */
 int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 
+/* A test in an empty folder below /tmp, which is removed with its contents. */
+#define FOLDER_TEST(name) UNIT_TEST_WITH(name, unit_make_folder, unit_remove_folder)
+extern char unit_folder[32];
+int unit_make_folder(void **state);
+int unit_remove_folder(void **state);
+
 #endif

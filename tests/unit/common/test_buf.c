@@ -8,7 +8,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_empty_is_text(void **state) {
+UNIT_TEST(test_empty_is_text) {
   struct buf b = BUF_INIT;
   assert_string_equal(buf_text(&b), "");
   buf_clear(&b);
@@ -22,7 +22,7 @@ static void test_empty_is_text(void **state) {
   assert_null(b.data);
 }
 
-static void test_grows_and_stays_text(void **state) {
+UNIT_TEST(test_grows_and_stays_text) {
   struct buf b = BUF_INIT;
   for (int i = 0; i < 10000; i++) {
     buf_putc(&b, (char)('a' + i % 26));
@@ -37,7 +37,7 @@ static void test_grows_and_stays_text(void **state) {
   buf_finish(&b);
 }
 
-static void test_reserve_and_commit(void **state) {
+UNIT_TEST(test_reserve_and_commit) {
   struct buf b = BUF_INIT;
   buf_puts(&b, "ab");
   char *end = buf_reserve(&b, 1000);
@@ -49,7 +49,7 @@ static void test_reserve_and_commit(void **state) {
   buf_finish(&b);
 }
 
-static void test_consume(void **state) {
+UNIT_TEST(test_consume) {
   struct buf b = BUF_INIT;
   buf_puts(&b, "hello world");
   buf_consume(&b, 0);
@@ -64,7 +64,7 @@ static void test_consume(void **state) {
   buf_finish(&b);
 }
 
-static void test_printf(void **state) {
+UNIT_TEST(test_printf) {
   struct buf b = BUF_INIT;
   buf_printf(&b, "%s=%d", "x", 5);
   assert_string_equal(buf_text(&b), "x=5");
@@ -78,7 +78,7 @@ static void test_printf(void **state) {
   buf_finish(&b);
 }
 
-static void test_steal(void **state) {
+UNIT_TEST(test_steal) {
   struct buf b = BUF_INIT;
   char *s = buf_steal(&b);
   assert_string_equal(s, "");
@@ -100,7 +100,7 @@ static void check_escaped(const char *in, size_t n, size_t max, const char *want
 
 #define ESCAPED(in, want) check_escaped(in, sizeof(in) - 1, 1000, want)
 
-static void test_escape(void **state) {
+UNIT_TEST(test_escape) {
   ESCAPED("", "");
   ESCAPED("plain text, 100%", "plain text, 100%");
   ESCAPED("a\nb\r\t", "a\\nb\\r\\t");
@@ -110,7 +110,7 @@ static void test_escape(void **state) {
   ESCAPED("M\xc3\xbcnchen \xe2\x82\xac \xf0\x9f\x98\x80", "M\xc3\xbcnchen \xe2\x82\xac \xf0\x9f\x98\x80");
 }
 
-static void test_escape_bad_utf8(void **state) {
+UNIT_TEST(test_escape_bad_utf8) {
   ESCAPED("\xff", "\\xff");
   ESCAPED("\x80", "\\x80");
   ESCAPED("\xc0\xaf", "\\xc0\\xaf");                   /* overlong '/' */
@@ -122,7 +122,7 @@ static void test_escape_bad_utf8(void **state) {
   ESCAPED("\xc3(", "\\xc3(");
 }
 
-static void test_escape_hides_tricks(void **state) {
+UNIT_TEST(test_escape_hides_tricks) {
   ESCAPED("\xc2\x9b", "\\u009b");       /* CSI as one character */
   ESCAPED("\xe2\x80\xae", "\\u202e");   /* right-to-left override */
   ESCAPED("\xe2\x80\xa8", "\\u2028");   /* line separator */
@@ -130,7 +130,7 @@ static void test_escape_hides_tricks(void **state) {
   ESCAPED("\xef\xbb\xbfx", "\\ufeffx"); /* byte order mark */
 }
 
-static void test_escape_max(void **state) {
+UNIT_TEST(test_escape_max) {
   check_escaped("abcdef", 6, 6, "abcdef");
   check_escaped("abcdef", 6, 5, "abcde...");
   check_escaped("abcdef", 6, 0, "...");
@@ -138,7 +138,7 @@ static void test_escape_max(void **state) {
   check_escaped("ab\xe2\x82\xac", 5, 5, "ab\xe2\x82\xac");
 }
 
-static void test_escape_of_anything_is_printable(void **state) {
+UNIT_TEST(test_escape_of_anything_is_printable) {
   uint32_t x = 1;
   for (int round = 0; round < 2000; round++) {
     char in[64];
@@ -153,7 +153,7 @@ static void test_escape_of_anything_is_printable(void **state) {
   }
 }
 
-static void test_utf8_char(void **state) {
+UNIT_TEST(test_utf8_char) {
   uint32_t c = 77;
   assert_int_equal(utf8_char((const unsigned char *)"a", 1, &c), 1);
   assert_int_equal(c, 'a');
@@ -164,7 +164,7 @@ static void test_utf8_char(void **state) {
   assert_int_equal(c, 0x20AC); /* untouched where there is none */
 }
 
-static void test_little_endian(void **state) {
+UNIT_TEST(test_little_endian) {
   unsigned char raw[16] = {0};
   for (size_t at = 0; at < 8; at++) {
     le64_put(raw + at, 0x8899AABBCCDDEEFF);
@@ -181,7 +181,7 @@ static void test_little_endian(void **state) {
   assert_true(le32_get("\xff\xff\xff\xff") == UINT32_MAX);
 }
 
-static void test_durations(void **state) {
+UNIT_TEST(test_durations) {
   static const struct {
     uint64_t s;
     const char *text;
@@ -193,24 +193,4 @@ static void test_durations(void **state) {
     assert_string_equal(buf_text(&b), cases[i].text);
     buf_finish(&b);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_durations),
-      cmocka_unit_test(test_empty_is_text),
-      cmocka_unit_test(test_grows_and_stays_text),
-      cmocka_unit_test(test_reserve_and_commit),
-      cmocka_unit_test(test_consume),
-      cmocka_unit_test(test_printf),
-      cmocka_unit_test(test_steal),
-      cmocka_unit_test(test_escape),
-      cmocka_unit_test(test_escape_bad_utf8),
-      cmocka_unit_test(test_escape_hides_tricks),
-      cmocka_unit_test(test_escape_max),
-      cmocka_unit_test(test_escape_of_anything_is_printable),
-      cmocka_unit_test(test_utf8_char),
-      cmocka_unit_test(test_little_endian),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_references(void **state) {
+UNIT_TEST(test_references) {
   char source[] = "push";
   struct bytes *b = bytes_create(source, 4);
   source[0] = 'x'; /* they were copied */
@@ -20,17 +20,9 @@ static void test_references(void **state) {
   bytes_unref(b);
 }
 
-static void test_empty(void **state) {
+UNIT_TEST(test_empty) {
   struct bytes *b = bytes_create(NULL, 0);
   assert_int_equal(b->len, 0);
   bytes_unref(b);
   bytes_unref(NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_references),
-      cmocka_unit_test(test_empty),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_folder(void **state) {
+UNIT_TEST(test_folder) {
   struct claim_place p;
   const char *text = "/shared/rdzv claims";
   assert_int_equal(claim_place_parse(text, &p, NULL), 0);
@@ -15,7 +15,7 @@ static void test_folder(void **state) {
   assert_int_equal(p.n, 0);
 }
 
-static void test_etcd(void **state) {
+UNIT_TEST(test_etcd) {
   struct claim_place p;
   assert_int_equal(claim_place_parse("etcd://a:1,[fd00::1],10.0.0.1:2379", &p, NULL), 0);
   assert_null(p.folder);
@@ -35,7 +35,7 @@ static void check_refused(const char *text, const char *why) {
   assert_int_equal(p.n, 7);
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   char longest[CLAIM_PLACE_MAX + 2];
   struct claim_place p;
   check_refused("", "give the absolute path of a folder");
@@ -57,13 +57,4 @@ static void test_refused(void **state) {
   check_refused(longest, "longer than 1023 characters");
   longest[CLAIM_PLACE_MAX] = '\0';
   assert_int_equal(claim_place_parse(longest, &p, NULL), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_folder),
-      cmocka_unit_test(test_etcd),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

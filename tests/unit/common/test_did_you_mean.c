@@ -7,7 +7,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_near(void **state) {
+UNIT_TEST(test_near) {
   static const struct {
     const char *word, *name;
     size_t distance; /* 0: not near */
@@ -31,7 +31,7 @@ static void test_near(void **state) {
   }
 }
 
-static void test_long_names(void **state) {
+UNIT_TEST(test_long_names) {
   char longest[NEAR_MAX + 1], longer[NEAR_MAX + 2];
   memset(longest, 'x', NEAR_MAX);
   memset(longer, 'x', NEAR_MAX + 1);
@@ -39,9 +39,4 @@ static void test_long_names(void **state) {
   assert_int_equal(near_distance(longest, longest), 0);
   assert_true(near_distance(longest, longer) == SIZE_MAX);
   assert_true(near_distance(longer, longest) == SIZE_MAX);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_near), cmocka_unit_test(test_long_names)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

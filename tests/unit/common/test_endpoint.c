@@ -30,7 +30,7 @@ static void check_refused(const char *text, const char *why) {
   assert_int_equal(endpoint_parse(text, 1, &ep, NULL), -EINVAL);
 }
 
-static void test_names(void **state) {
+UNIT_TEST(test_names) {
   check("node1", "node1", 29400, "node1:29400");
   check("node1:1", "node1", 1, "node1:1");
   check("node-1.cluster_a.example.org.:65535", "node-1.cluster_a.example.org.", 65535,
@@ -39,13 +39,13 @@ static void test_names(void **state) {
   check("1node", "1node", 29400, "1node:29400");
 }
 
-static void test_v4(void **state) {
+UNIT_TEST(test_v4) {
   check("10.0.0.1", "10.0.0.1", 29400, "10.0.0.1:29400");
   check("10.0.0.1:0", "10.0.0.1", 0, "10.0.0.1:0");
   check("255.255.255.255:80", "255.255.255.255", 80, "255.255.255.255:80");
 }
 
-static void test_v6(void **state) {
+UNIT_TEST(test_v6) {
   check("[::1]:29500", "::1", 29500, "[::1]:29500");
   check("[::1]", "::1", 29400, "[::1]:29400");
   check("::1", "::1", 29400, "[::1]:29400");
@@ -58,7 +58,7 @@ static void test_v6(void **state) {
   check("[::ffff:10.0.0.1]:5", "::ffff:10.0.0.1", 5, "[::ffff:10.0.0.1]:5");
 }
 
-static void test_longest(void **state) {
+UNIT_TEST(test_longest) {
   char text[ENDPOINT_HOST_MAX + 8], out[ENDPOINT_TEXT_MAX];
   struct endpoint ep;
   memset(text, 'a', sizeof(text));
@@ -71,7 +71,7 @@ static void test_longest(void **state) {
   check_refused(text, "longer than 255");
 }
 
-static void test_garbage(void **state) {
+UNIT_TEST(test_garbage) {
   check_refused("", "host is missing");
   check_refused(":29400", "host is missing");
   check_refused("[]:29400", "host is missing");
@@ -108,7 +108,7 @@ static void test_garbage(void **state) {
   check_refused("a..b", "begin");
 }
 
-static void test_sentence_is_printable(void **state) {
+UNIT_TEST(test_sentence_is_printable) {
   struct endpoint ep;
   struct err e = ERR_INIT;
   endpoint_parse("\x1b[31m", 1, &ep, &e);
@@ -137,7 +137,7 @@ static void check_like_libc(const char *text) {
     fail_msg("'%s' is read as family %d, not %d", text, got.family, want.family);
 }
 
-static void test_addresses_like_libc(void **state) {
+UNIT_TEST(test_addresses_like_libc) {
   static const char *const texts[] = {"",
                                       "0",
                                       "0.0.0.0",
@@ -180,7 +180,7 @@ static void test_addresses_like_libc(void **state) {
   for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) check_like_libc(texts[i]);
 }
 
-static void test_random_texts_like_libc(void **state) {
+UNIT_TEST(test_random_texts_like_libc) {
   static const char letters[] = ":::::..0012afF9";
   uint32_t x = 12345;
   for (int round = 0; round < 300000; round++) {
@@ -196,7 +196,7 @@ static void test_random_texts_like_libc(void **state) {
   }
 }
 
-static void test_every_printed_address_is_read(void **state) {
+UNIT_TEST(test_every_printed_address_is_read) {
   uint64_t x = 99;
   for (int round = 0; round < 20000; round++) {
     uint8_t raw[16];
@@ -221,7 +221,7 @@ static int order(const char *a, const char *b) {
   return (forth > 0) - (forth < 0);
 }
 
-static void test_compare(void **state) {
+UNIT_TEST(test_compare) {
   assert_int_equal(order("10.0.0.9", "10.0.0.10"), -1); /* numbers, not text */
   assert_int_equal(order("9.0.0.0", "10.0.0.0"), -1);
   assert_int_equal(order("10.0.0.1", "10.0.0.1"), 0);
@@ -237,7 +237,7 @@ static bool same_network(const char *one, const char *other) {
   return ipaddr_compare(&of_a, &of_b) == 0;
 }
 
-static void test_networks_of_one_machine(void **state) {
+UNIT_TEST(test_networks_of_one_machine) {
   assert_true(same_network("2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"));
   assert_false(same_network("2001:db8:1:2::1", "2001:db8:1:3::1"));
   assert_true(same_network("10.0.0.1", "10.0.0.1"));
@@ -254,7 +254,7 @@ static bool linklocal(const char *text) {
   return ipaddr_is_linklocal(&a);
 }
 
-static void test_kinds(void **state) {
+UNIT_TEST(test_kinds) {
   assert_true(loopback("127.0.0.1"));
   assert_true(loopback("127.0.1.1"));
   assert_true(loopback("::1"));
@@ -269,22 +269,4 @@ static void test_kinds(void **state) {
   assert_false(linklocal("169.253.0.1"));
   assert_false(linklocal("10.0.0.1"));
   assert_false(linklocal("x"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_networks_of_one_machine),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_v4),
-      cmocka_unit_test(test_v6),
-      cmocka_unit_test(test_longest),
-      cmocka_unit_test(test_garbage),
-      cmocka_unit_test(test_sentence_is_printable),
-      cmocka_unit_test(test_addresses_like_libc),
-      cmocka_unit_test(test_random_texts_like_libc),
-      cmocka_unit_test(test_every_printed_address_is_read),
-      cmocka_unit_test(test_compare),
-      cmocka_unit_test(test_kinds),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

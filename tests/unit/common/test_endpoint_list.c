@@ -23,7 +23,7 @@ static void check(const char *text, const char *printed) {
   assert_string_equal(all, printed);
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   check("node1", "node1:29400");
   check("node1:1,node2,[::1]:5", "node1:1,node2:29400,[::1]:5");
   check("node1:1,node1:2,::1", "node1:1,node1:2,[::1]:29400");
@@ -39,7 +39,7 @@ static void check_refused(const char *text, const char *why) {
   assert_int_equal(n, 7);
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   char longest[2 * ENDPOINT_TEXT_MAX];
   check_refused("", "an address is missing");
   check_refused("a,", "an address is missing beside a comma");
@@ -56,12 +56,4 @@ static void test_refused(void **state) {
   memset(longest, 'x', sizeof(longest));
   longest[sizeof(longest) - 1] = '\0';
   check_refused(longest, "longer than 265 characters");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_set(void **state) {
+UNIT_TEST(test_set) {
   struct err e = ERR_INIT;
   assert_int_equal(err_set(&e, -EINVAL, "port %d is out of range", 70000), -EINVAL);
   assert_int_equal(e.code, -EINVAL);
@@ -15,7 +15,7 @@ static void test_set(void **state) {
   assert_int_equal(err_set(NULL, -EIO, "nobody reads this"), -EIO);
 }
 
-static void test_sys(void **state) {
+UNIT_TEST(test_sys) {
   struct err e = ERR_INIT;
   assert_int_equal(err_sys(&e, -ENOENT, "cannot open %s", "/x"), -ENOENT);
   assert_string_equal(e.text, "cannot open /x: No such file or directory");
@@ -26,7 +26,7 @@ static void test_sys(void **state) {
   assert_string_equal(e.text, "cannot find node1: unknown name");
 }
 
-static void test_wrap(void **state) {
+UNIT_TEST(test_wrap) {
   struct err e = ERR_INIT;
   err_set(&e, -EINVAL, "not a number");
   assert_int_equal(err_wrap(&e, "--nproc=%s", "x"), -EINVAL);
@@ -34,14 +34,14 @@ static void test_wrap(void **state) {
   assert_string_equal(e.text, "rdzv-agent: --nproc=x: not a number");
 }
 
-static void test_wrap_is_never_success(void **state) {
+UNIT_TEST(test_wrap_is_never_success) {
   struct err e = ERR_INIT;
   assert_true(err_wrap(NULL, "x") < 0);
   assert_true(err_wrap(&e, "x") < 0);
   assert_true(e.code < 0);
 }
 
-static void test_arguments_from_the_old_text(void **state) {
+UNIT_TEST(test_arguments_from_the_old_text) {
   struct err e = ERR_INIT;
   err_set(&e, -EINVAL, "inner");
   err_set(&e, -EIO, "outer (%s) and %s", e.text, e.text);
@@ -50,13 +50,13 @@ static void test_arguments_from_the_old_text(void **state) {
   assert_string_equal(e.text, "(inner) and inner: outer (inner) and inner");
 }
 
-static void test_one_line(void **state) {
+UNIT_TEST(test_one_line) {
   struct err e = ERR_INIT;
   err_set(&e, -EINVAL, "a\nb\tc\x1b[0m\x7f");
   assert_string_equal(e.text, "a b c\\x1b[0m\\x7f");
 }
 
-static void test_longest_text(void **state) {
+UNIT_TEST(test_longest_text) {
   struct err e = ERR_INIT;
   char s[ERR_TEXT_MAX];
   memset(s, 'x', sizeof(s));
@@ -71,7 +71,7 @@ static void check_cut(const struct err *e) {
   assert_string_equal(e->text + strlen(e->text) - 3, "...");
 }
 
-static void test_truncation(void **state) {
+UNIT_TEST(test_truncation) {
   struct err e = ERR_INIT;
   char s[3 * ERR_TEXT_MAX];
   memset(s, 'x', sizeof(s));
@@ -90,7 +90,7 @@ static void test_truncation(void **state) {
   assert_memory_equal(e.text, "layer 299: layer 298: ", 22);
 }
 
-static void test_truncation_at_every_length(void **state) {
+UNIT_TEST(test_truncation_at_every_length) {
   char s[ERR_TEXT_MAX + 8];
   for (size_t n = ERR_TEXT_MAX - 20; n < sizeof(s); n++) {
     struct err e = ERR_INIT;
@@ -107,7 +107,7 @@ static void test_truncation_at_every_length(void **state) {
   }
 }
 
-static void test_truncation_keeps_characters_whole(void **state) {
+UNIT_TEST(test_truncation_keeps_characters_whole) {
   char s[2 * ERR_TEXT_MAX];
   for (size_t lead = 0; lead < 3; lead++) {
     struct err e = ERR_INIT;
@@ -121,20 +121,4 @@ static void test_truncation_keeps_characters_whole(void **state) {
     assert_int_equal(body % 3, 0);
     assert_memory_equal(e.text + strlen(e.text) - 6, "\xe2\x82\xac...", 6);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_set),
-      cmocka_unit_test(test_sys),
-      cmocka_unit_test(test_wrap),
-      cmocka_unit_test(test_wrap_is_never_success),
-      cmocka_unit_test(test_arguments_from_the_old_text),
-      cmocka_unit_test(test_one_line),
-      cmocka_unit_test(test_longest_text),
-      cmocka_unit_test(test_truncation),
-      cmocka_unit_test(test_truncation_at_every_length),
-      cmocka_unit_test(test_truncation_keeps_characters_whole),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

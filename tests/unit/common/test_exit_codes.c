@@ -7,13 +7,13 @@
 #include "agent/trainer/run/options.h"
 #include "tests/rig/unit.h"
 
-static void test_texts(void **state) {
+UNIT_TEST(test_texts) {
 #define X(name, code, help) assert_string_equal(exit_code_text(EXIT_CODE_##name), help);
   EXIT_CODE_LIST(X)
 #undef X
 }
 
-static void test_range(void **state) {
+UNIT_TEST(test_range) {
 #define X(name, code, help) assert_true((code) == 0 || ((code) >= 64 && (code) <= 85));
   EXIT_CODE_LIST(X)
 #undef X
@@ -22,7 +22,7 @@ static void test_range(void **state) {
   assert_int_equal(EXIT_CODE_PREEMPTED, 75);
 }
 
-static void test_others_have_none(void **state) {
+UNIT_TEST(test_others_have_none) {
   int known = 0, listed = 0;
 #define X(name, code, help) listed++;
   EXIT_CODE_LIST(X)
@@ -34,20 +34,10 @@ static void test_others_have_none(void **state) {
 }
 
 /* An agent exits with its worker's code: where that is rdzv-trainer's, nobody must take it for the agent's own. */
-static void test_the_trainers_are_others(void **state) {
+UNIT_TEST(test_the_trainers_are_others) {
 #define X(name, code, help)                                                                                            \
   assert_true(!exit_code_text(code) || (code) == EXIT_CODE_OK || (code) == EXIT_CODE_USAGE ||                          \
               (code) == EXIT_CODE_SYSTEM || (code) == EXIT_CODE_PREEMPTED);
   TRAINER_EXIT_LIST(X)
 #undef X
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_texts),
-      cmocka_unit_test(test_range),
-      cmocka_unit_test(test_others_have_none),
-      cmocka_unit_test(test_the_trainers_are_others),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

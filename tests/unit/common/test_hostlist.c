@@ -37,7 +37,7 @@ static void check_refused(const char *text, int code, const char *why) {
   buf_finish(&names);
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   check("login1", "login1 ");
   check("b,a,b", "b a b ");
   check("gpu[001-003,20],login1", "gpu001 gpu002 gpu003 gpu20 login1 ");
@@ -53,7 +53,7 @@ static void test_lists(void **state) {
   check("a[1][1][1][1][1][1][1][1]", "a11111111 ");
 }
 
-static void test_what_is_no_list(void **state) {
+UNIT_TEST(test_what_is_no_list) {
   check_refused("", -EINVAL, "a name between commas is missing");
   check_refused("a,", -EINVAL, "a name between commas is missing");
   check_refused(",a", -EINVAL, "a name between commas is missing");
@@ -74,7 +74,7 @@ static void test_what_is_no_list(void **state) {
   check_refused("good,a[1-2]b[4-3]", -EINVAL, "a range goes down");
 }
 
-static void test_limits(void **state) {
+UNIT_TEST(test_limits) {
   struct buf names = BUF_INIT;
   size_t n;
   char text[300];
@@ -97,7 +97,7 @@ static void test_limits(void **state) {
   buf_finish(&names);
 }
 
-static void test_a_sentence_is_one_line(void **state) {
+UNIT_TEST(test_a_sentence_is_one_line) {
   struct buf names = BUF_INIT;
   struct err e = ERR_INIT;
   size_t n;
@@ -126,7 +126,7 @@ static void check_short(const char *names, size_t max, const char *want, size_t 
   buf_finish(&out);
 }
 
-static void test_compress(void **state) {
+UNIT_TEST(test_compress) {
   check_short("n1", 99, "n1", 1);
   check_short("gpu009 gpu003 login gpu007 gpu008", 99, "gpu[003,007-009],login", 5);
   check_short("n10 n9 n8 n11", 99, "n[8-11]", 4);
@@ -143,7 +143,7 @@ static void test_compress(void **state) {
   check_short("\x1b[31m", 99, "\\x1b[31m", 1);
 }
 
-static void test_compress_to_a_size(void **state) {
+UNIT_TEST(test_compress_to_a_size) {
   check_short("gpu003 gpu007 gpu008 gpu009 login", 22, "gpu[003,007-009],login", 5);
   check_short("gpu003 gpu007 gpu008 gpu009 login", 21, "gpu[003,007-009]", 4);
   check_short("gpu003 gpu007 gpu008 gpu009 login", 15, "gpu[003]", 1);
@@ -171,20 +171,10 @@ static void check_round_trip(const char *text) {
   buf_finish(&out);
 }
 
-static void test_round_trips(void **state) {
+UNIT_TEST(test_round_trips) {
   check_round_trip("n[1-65536]");
   check_round_trip("n[00001-65536]");
   check_round_trip("gpu[001-016,020],login1");
   check_round_trip("r1n[01-04]-ib,r2n[01-04]-ib");
   check_round_trip("a-[1-3,5,7-9],b[2-4].example.org,c");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lists),       cmocka_unit_test(test_what_is_no_list),
-      cmocka_unit_test(test_limits),      cmocka_unit_test(test_a_sentence_is_one_line),
-      cmocka_unit_test(test_compress),    cmocka_unit_test(test_compress_to_a_size),
-      cmocka_unit_test(test_round_trips),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

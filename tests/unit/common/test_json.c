@@ -17,7 +17,7 @@ static void check_refused(const char *text, size_t len, const char *where, const
 
 #define REFUSED(text, where, why) check_refused(text, sizeof(text) - 1, where, why)
 
-static void test_object(void **state) {
+UNIT_TEST(test_object) {
   struct err e = ERR_INIT;
   json_t *v = json_parse_object("{\"a\": 1, \"b\": [true, null]} \n", 29, &e);
   assert_non_null(v);
@@ -30,13 +30,13 @@ static void test_object(void **state) {
   json_decref(v);
 }
 
-static void test_length_is_believed(void **state) {
+UNIT_TEST(test_length_is_believed) {
   json_t *v = json_parse_object("{}garbage that is not ours", 2, NULL);
   assert_non_null(v);
   json_decref(v);
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   REFUSED("", "line 1", "expected");
   REFUSED("{", "line 1", "expected");
   REFUSED("{\"a\": 1}x", "line 1, column 9", "end of file");
@@ -52,20 +52,20 @@ static void test_refused(void **state) {
   REFUSED("{\"a\": NaN}", "line 1", "invalid token");
 }
 
-static void test_depth_is_bounded(void **state) {
+UNIT_TEST(test_depth_is_bounded) {
   static char deep[200000];
   memset(deep, '[', sizeof(deep));
   for (size_t i = 0; i < 5; i++) deep[i] = "{\"a\":"[i];
   check_refused(deep, sizeof(deep), "line 1", "depth");
 }
 
-static void test_sentence_is_printable(void **state) {
+UNIT_TEST(test_sentence_is_printable) {
   struct err e = ERR_INIT;
   assert_null(json_parse_object("{\"a\": \x1b[31mred}", 15, &e));
   for (const char *p = e.text; *p; p++) assert_true((unsigned char)*p >= 0x20 && *p != 0x7F);
 }
 
-static void test_every_prefix_is_refused(void **state) {
+UNIT_TEST(test_every_prefix_is_refused) {
   static const char text[] = "{\"type\": \"hello\", \"n\": [1, -2.5e3, {\"x\": \"\\u00e9\"}], \"ok\": true}";
   for (size_t n = 0; n + 1 < sizeof(text) - 1; n++) assert_null(json_parse_object(text, n, NULL));
   json_t *v = json_parse_object(text, sizeof(text) - 1, NULL);
@@ -73,7 +73,7 @@ static void test_every_prefix_is_refused(void **state) {
   json_decref(v);
 }
 
-static void test_print_keeps_order(void **state) {
+UNIT_TEST(test_print_keeps_order) {
   struct buf b = BUF_INIT;
   json_t *v = json_pack("{s:i, s:s, s:[b,n,f]}", "zebra", 1, "apple", "x\"y\n", "mid", 1, 0.5);
   buf_puts(&b, "> ");
@@ -83,7 +83,7 @@ static void test_print_keeps_order(void **state) {
   buf_finish(&b);
 }
 
-static void test_round_trip(void **state) {
+UNIT_TEST(test_round_trip) {
   static const char text[] = "{\"n\":9223372036854775807,\"m\":-1,\"t\":\"\xe2\x82\xac\",\"o\":{\"e\":{}}}";
   struct buf b = BUF_INIT;
   json_t *v = json_parse_object(text, sizeof(text) - 1, NULL);
@@ -92,18 +92,4 @@ static void test_round_trip(void **state) {
   assert_string_equal(buf_text(&b), text);
   json_decref(v);
   buf_finish(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_object),
-      cmocka_unit_test(test_length_is_believed),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_depth_is_bounded),
-      cmocka_unit_test(test_sentence_is_printable),
-      cmocka_unit_test(test_every_prefix_is_refused),
-      cmocka_unit_test(test_print_keeps_order),
-      cmocka_unit_test(test_round_trip),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static void test_what_may_pass(void **state) {
+UNIT_TEST(test_what_may_pass) {
   static const int passing[] = {EAGAIN, ENOMEM, EMFILE, ENFILE, ENOBUFS, ETXTBSY};
   static const int lasting[] = {0,     ENOENT, EACCES,  ENOEXEC,   EPERM, ENOTDIR, ELOOP,   EINVAL,
                                 E2BIG, EIO,    EBADMSG, ECANCELED, EBUSY, ESTALE,  ELIBBAD, EPIPE};
@@ -23,7 +23,7 @@ static void test_what_may_pass(void **state) {
   }
 }
 
-static void test_the_limit_is_named(void **state) {
+UNIT_TEST(test_the_limit_is_named) {
   struct err e = ERR_INIT;
   err_sys(&e, -EAGAIN, "fork");
   assert_int_equal(limit_explain(&e), -EAGAIN);
@@ -39,12 +39,4 @@ static void test_the_limit_is_named(void **state) {
   err_set(&e, -ENOENT, "no such thing");
   assert_int_equal(limit_explain(&e), -ENOENT);
   assert_string_equal(e.text, "no such thing");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_may_pass),
-      cmocka_unit_test(test_the_limit_is_named),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 /* Feeds text in pieces of `step` bytes; what comes out is joined with '|', the rest with '~'. */
 static void check(const char *text, size_t step, size_t max, const char *expected) {
@@ -36,7 +36,7 @@ static void check(const char *text, size_t step, size_t max, const char *expecte
   lines_finish(&l);
 }
 
-static void test_split(void **state) {
+UNIT_TEST(test_split) {
   for (size_t step = 1; step < 12; step++) {
     check("", step, 100, "");
     check("one\ntwo\n", step, 100, "one|two|");
@@ -46,7 +46,7 @@ static void test_split(void **state) {
   }
 }
 
-static void test_long_lines_are_cut(void **state) {
+UNIT_TEST(test_long_lines_are_cut) {
   for (size_t step = 1; step < 20; step++) {
     check("abcdefghij\nk\n", step, 4, "abcd|efgh|ij|k|");
     check("abcd\nefgh\n", step, 4, "abcd|efgh|"); /* exactly max: no empty line behind */
@@ -56,7 +56,7 @@ static void test_long_lines_are_cut(void **state) {
   }
 }
 
-static void test_nul_bytes_pass(void **state) {
+UNIT_TEST(test_nul_bytes_pass) {
   struct lines l;
   const char *line;
   size_t len;
@@ -75,7 +75,7 @@ static void test_nul_bytes_pass(void **state) {
 }
 
 /* A line that never ends costs no more than max and one piece. */
-static void test_memory_is_bounded(void **state) {
+UNIT_TEST(test_memory_is_bounded) {
   struct lines l;
   char *chunk = xmalloc(65536);
   const char *line;
@@ -105,7 +105,7 @@ static void check_tail(const char *lines, size_t max, const char *expected) {
   free(copy);
 }
 
-static void test_tail(void **state) {
+UNIT_TEST(test_tail) {
   check_tail("one|two", 100, "one\ntwo\n");
   check_tail("one|two", 8, "one\ntwo\n");
   check_tail("one|two", 7, "two\n");
@@ -124,7 +124,7 @@ static void check_state(const char *text, const char *expected) {
   assert_memory_equal(state, expected, len);
 }
 
-static void test_states(void **state) {
+UNIT_TEST(test_states) {
   check_state("", "");
   check_state("plain", "plain");
   check_state("\r", "\r");
@@ -135,7 +135,7 @@ static void test_states(void **state) {
 }
 
 /* The unfinished line shrinks to its last state; whole lines keep theirs. */
-static void test_states_are_forgotten(void **state) {
+UNIT_TEST(test_states_are_forgotten) {
   struct lines l;
   const char *line;
   size_t len;
@@ -155,17 +155,4 @@ static void test_states_are_forgotten(void **state) {
   lines_peek(&l, &line, &len);
   assert_int_equal(len, 0);
   lines_finish(&l);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split),
-      cmocka_unit_test(test_long_lines_are_cut),
-      cmocka_unit_test(test_nul_bytes_pass),
-      cmocka_unit_test(test_memory_is_bounded),
-      cmocka_unit_test(test_tail),
-      cmocka_unit_test(test_states),
-      cmocka_unit_test(test_states_are_forgotten),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

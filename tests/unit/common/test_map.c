@@ -11,7 +11,7 @@ static void *number(uintptr_t n) {
   return (void *)n;
 }
 
-static void test_empty(void **state) {
+UNIT_TEST(test_empty) {
   struct map m;
   map_init(&m, 1);
   assert_null(map_get(&m, "x"));
@@ -22,7 +22,7 @@ static void test_empty(void **state) {
   map_finish(&m);
 }
 
-static void test_put_get_remove(void **state) {
+UNIT_TEST(test_put_get_remove) {
   struct map m;
   char key[] = "alpha";
   map_init(&m, 42);
@@ -41,7 +41,7 @@ static void test_put_get_remove(void **state) {
   map_finish(&m);
 }
 
-static void test_keys_are_bytes(void **state) {
+UNIT_TEST(test_keys_are_bytes) {
   struct map m;
   map_init(&m, 42);
   map_put_n(&m, "", 0, number(1));
@@ -62,7 +62,7 @@ static void test_keys_are_bytes(void **state) {
   map_finish(&m);
 }
 
-static void test_many_keys_in_order(void **state) {
+UNIT_TEST(test_many_keys_in_order) {
   enum { N = 20000 };
   struct map m;
   char key[32];
@@ -87,7 +87,7 @@ static void test_many_keys_in_order(void **state) {
   map_finish(&m);
 }
 
-static void test_order_after_replace_and_remove(void **state) {
+UNIT_TEST(test_order_after_replace_and_remove) {
   struct map m;
   char seen[16] = "";
   map_init(&m, 9);
@@ -103,7 +103,7 @@ static void test_order_after_replace_and_remove(void **state) {
   map_finish(&m);
 }
 
-static void test_remove_inside_iteration(void **state) {
+UNIT_TEST(test_remove_inside_iteration) {
   struct map m;
   char key[16];
   map_init(&m, 3);
@@ -127,7 +127,7 @@ static void test_remove_inside_iteration(void **state) {
 }
 
 /* A queue's life: what comes goes again. Holes are swept, so the memory stays that of the few that live. */
-static void test_churn_does_not_grow(void **state) {
+UNIT_TEST(test_churn_does_not_grow) {
   struct map m;
   char key[16];
   map_init(&m, 5);
@@ -143,7 +143,7 @@ static void test_churn_does_not_grow(void **state) {
   map_finish(&m);
 }
 
-static void test_against_an_array(void **state) {
+UNIT_TEST(test_against_an_array) {
   enum { KEYS = 300, STEPS = 200000 };
   uintptr_t model[KEYS] = {0};
   size_t count = 0;
@@ -177,7 +177,7 @@ static void test_against_an_array(void **state) {
 }
 
 /* The vectors of the SipHash paper's reference: key 00..0f, input 00..(n-1). Seeds are set by hand for it. */
-static void test_hash_is_siphash(void **state) {
+UNIT_TEST(test_hash_is_siphash) {
   static const struct {
     size_t n;
     uint64_t want;
@@ -196,7 +196,7 @@ static void test_hash_is_siphash(void **state) {
   }
 }
 
-static void test_seed_changes_hashes_not_order(void **state) {
+UNIT_TEST(test_seed_changes_hashes_not_order) {
   struct map a, b;
   map_init(&a, 1);
   map_init(&b, 2);
@@ -211,20 +211,4 @@ static void test_seed_changes_hashes_not_order(void **state) {
   }
   map_finish(&a);
   map_finish(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_put_get_remove),
-      cmocka_unit_test(test_keys_are_bytes),
-      cmocka_unit_test(test_many_keys_in_order),
-      cmocka_unit_test(test_order_after_replace_and_remove),
-      cmocka_unit_test(test_remove_inside_iteration),
-      cmocka_unit_test(test_churn_does_not_grow),
-      cmocka_unit_test(test_against_an_array),
-      cmocka_unit_test(test_hash_is_siphash),
-      cmocka_unit_test(test_seed_changes_hashes_not_order),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "tests/rig/unit.h"
 
-static void test_alloc(void **state) {
+UNIT_TEST(test_alloc) {
   void *p = xmalloc(0);
   assert_non_null(p);
   p = xrealloc(p, 0);
@@ -26,7 +26,7 @@ static void test_alloc(void **state) {
   free(z);
 }
 
-static void test_copies(void **state) {
+UNIT_TEST(test_copies) {
   assert_null(xstrdup(NULL));
   assert_null(xstrndup(NULL, 3));
   char *s = xstrdup("hello");
@@ -56,7 +56,7 @@ static void ask_too_much(int how) {
 }
 
 /* In a child, since it ends: with our line and SIGABRT (a sanitizer's allocator has its own words and code). */
-static void test_no_memory_ends_the_process(void **state) {
+UNIT_TEST(test_no_memory_ends_the_process) {
   for (int how = 0; how < 3; how++) {
     int fds[2], status = 0;
     char said[4096] = "";
@@ -84,13 +84,4 @@ static void test_no_memory_ends_the_process(void **state) {
       assert_int_equal(WTERMSIG(status), SIGABRT);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alloc),
-      cmocka_unit_test(test_copies),
-      cmocka_unit_test(test_no_memory_ends_the_process),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

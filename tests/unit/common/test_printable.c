@@ -74,7 +74,7 @@ static void check(const char *where, size_t i, const char *got) {
   if (strcmp(got, want) != 0) fail_msg("%s, %s: \"%s\", not \"%s\"", where, table[i].class, got, want);
 }
 
-static void test_every_class_everywhere(void **state) {
+UNIT_TEST(test_every_class_everywhere) {
   for (size_t i = 0; i < TABLE_LEN; i++) {
     const char *in = table[i].in;
     struct buf escaped = BUF_INIT, plain = BUF_INIT, logged = BUF_INIT;
@@ -107,7 +107,7 @@ static bool is_safe(const char *text, size_t n) {
 }
 
 /* Printable, still JSON, and the same to a parser. */
-static void test_json(void **state) {
+UNIT_TEST(test_json) {
   for (size_t i = 0; i < TABLE_LEN; i++) {
     json_t *v = json_text(table[i].in);
     struct buf out = BUF_INIT;
@@ -127,7 +127,7 @@ static void test_json(void **state) {
   buf_finish(&out);
 }
 
-static void test_quotes(void **state) {
+UNIT_TEST(test_quotes) {
   struct buf out = BUF_INIT;
   buf_put_plain(&out, "a\t\"C:\\x\"\nb", 10, 100);
   assert_string_equal(buf_text(&out), "a\t\"C:\\x\"\\nb");
@@ -140,7 +140,7 @@ static void test_quotes(void **state) {
   buf_finish(&out);
 }
 
-static void test_anything_is_safe(void **state) {
+UNIT_TEST(test_anything_is_safe) {
   uint32_t x = 1;
   for (int round = 0; round < 2000; round++) {
     char in[64];
@@ -167,7 +167,7 @@ static void test_anything_is_safe(void **state) {
 }
 
 /* An escape is longer than what it stands for: the sentence is cut, and the front stays. */
-static void test_long_err(void **state) {
+UNIT_TEST(test_long_err) {
   char in[ERR_TEXT_MAX];
   struct err e = ERR_INIT;
   memset(in, 0x1b, sizeof(in) - 1);
@@ -176,12 +176,4 @@ static void test_long_err(void **state) {
   assert_int_equal(strlen(e.text), ERR_TEXT_MAX - 1);
   assert_memory_equal(e.text, "front: \\x1b", 11);
   assert_string_equal(e.text + strlen(e.text) - 3, "...");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_class_everywhere), cmocka_unit_test(test_json),     cmocka_unit_test(test_quotes),
-      cmocka_unit_test(test_anything_is_safe),       cmocka_unit_test(test_long_err),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ static void check_pieces(enum c10d_dialect d, const struct sample *s, const char
   free(copy);
 }
 
-static void test_every_op_in_every_numbering(void **state) {
+UNIT_TEST(test_every_op_in_every_numbering) {
   unsigned n = 0;
   seed = 1;
   for (int turn = 0; turn < 99; turn++)
@@ -130,7 +130,7 @@ static void test_every_op_in_every_numbering(void **state) {
   assert_int_equal(n, 99 * (19 + 12 + 9));
 }
 
-static void test_numbers(void **state) {
+UNIT_TEST(test_numbers) {
 #define X(name, now, v21, v113, request, reply)                                                                        \
   {                                                                                                                    \
     struct c10d_request r = {.op = C10D_##name};                                                                       \
@@ -149,7 +149,7 @@ static void test_numbers(void **state) {
   assert_string_equal(c10d_op_name(C10D_OP_COUNT), "?");
 }
 
-static void test_no_such_number(void **state) {
+UNIT_TEST(test_no_such_number) {
   for (int d = 0; d < 3; d++)
     for (int byte = 0; byte < 256; byte++) {
       char data = (char)byte;
@@ -187,7 +187,7 @@ static void check_limit(const char *begin, size_t len, uint64_t limit, const cha
   for (uint64_t n = UINT64_MAX; n > UINT64_MAX - 64; n--) assert_int_equal(with_length(begin, len, n, &why), -EMSGSIZE);
 }
 
-static void test_limits(void **state) {
+UNIT_TEST(test_limits) {
   static const char none[] = "\x01\0\0\0\0\0\0\0\0", list[] = "\x06\x02\0\0\0\0\0\0\0",
                     pairs[] = "\x0b\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0k";
   check_limit("\x01", 1, C10D_KEY_MAX, "a key of more than 8192 bytes");
@@ -199,7 +199,7 @@ static void test_limits(void **state) {
 }
 
 /* Values of 8 MiB each, until one more would be too much; the last is made to fit to the byte. */
-static void test_limit_of_a_whole_request(void **state) {
+UNIT_TEST(test_limit_of_a_whole_request) {
   size_t cap = C10D_REQUEST_MAX + 64;
   char *data = xcalloc(1, cap), *value = xcalloc(1, C10D_VALUE_MAX);
   for (size_t over = 0; over < 2; over++) {
@@ -223,7 +223,7 @@ static void test_limit_of_a_whole_request(void **state) {
   free(value);
 }
 
-static void test_check(void **state) {
+UNIT_TEST(test_check) {
   static char bytes[C10D_VALUE_MAX + 1];
   const char *why;
   struct slice keys[2] = {{bytes, 1}, {bytes, C10D_KEY_MAX}}, values[2] = {{bytes, C10D_VALUE_MAX}, {bytes, 0}};
@@ -280,7 +280,7 @@ static void assert_strings(const struct c10d_reply *r, const char *const want[],
   assert_false(c10d_next_string(r->items, &at, &s));
 }
 
-static void test_replies(void **state) {
+UNIT_TEST(test_replies) {
   struct c10d_reply r;
   static const char *const two[] = {"ab", ""};
   static const char value[] = "\3\0\0\0\0\0\0\0xyz", strings[] = "\2\0\0\0\0\0\0\0ab\0\0\0\0\0\0\0\0",
@@ -308,7 +308,7 @@ static void test_replies(void **state) {
   check_reply(C10D_SET, 0, "", 0, &r);
 }
 
-static void test_reply_limits(void **state) {
+UNIT_TEST(test_reply_limits) {
   struct c10d_reply r;
   char data[16];
   const char *why;
@@ -324,18 +324,4 @@ static void test_reply_limits(void **state) {
     le64_put(data, (C10D_REPLY_MAX - 8) / 8 + (UINT64_C(1) << shift));
     assert_int_equal(c10d_parse_reply(C10D_LIST_KEYS, 0, data, 8, &p, &r, &size, &why), -EMSGSIZE);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_op_in_every_numbering),
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_no_such_number),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_limit_of_a_whole_request),
-      cmocka_unit_test(test_check),
-      cmocka_unit_test(test_replies),
-      cmocka_unit_test(test_reply_limits),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

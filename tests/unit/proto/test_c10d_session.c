@@ -48,7 +48,7 @@ static void renew(int n) {
 }
 
 /* As PyTorch 2.6's client and server were seen to talk. */
-static void test_golden_trace(void **state) {
+UNIT_TEST_WITH(test_golden_trace, setup, teardown) {
   ask(0, "00cef7853c 0d 31580000", "31580000");
   ask(0, "01 02000000000000002f6b 02000000000000007631", "");
   ask(0, "06 0100000000000000 02000000000000002f6b", "00");
@@ -68,7 +68,7 @@ static void test_golden_trace(void **state) {
   ask(0, "04 0500000000000000 696e69742f 0100000000000000", "0100000000000000");
 }
 
-static void test_keys(void **state) {
+UNIT_TEST_WITH(test_keys, setup_greeted, teardown) {
   ask(0, "03 '/none'", "''");
   ask(0, "01 '' 'v' 03 ''", "'v'"); /* the empty key is one */
   ask(0, "01 '/k' 'longer than it was' 01 '/k' '' 03 '/k'", "''");
@@ -82,7 +82,7 @@ static void test_keys(void **state) {
   ask(0, "05 #0 06 #0", "00 00");
 }
 
-static void test_compare_set(void **state) {
+UNIT_TEST_WITH(test_compare_set, setup_greeted, teardown) {
   ask(0, "02 '/c' 'e' 'd'", "'e'"); /* absent, expected something: nothing is stored and that is the answer */
   ask(0, "05 #1 '/c'", "01");
   ask(0, "02 '/c' '' 'd'", "'d'");
@@ -92,14 +92,14 @@ static void test_compare_set(void **state) {
   ask(0, "01 '/c' '' 02 '/c' '' 'g'", "'g'");
 }
 
-static void test_compare_set_wakes_always(void **state) {
+UNIT_TEST_WITH(test_compare_set_wakes_always, setup_greeted, teardown) {
   ask(1, "06 #1 '/c'", "");
   ask(0, "02 '/c' 'e' 'd'", "'e'");
   c10d_expect(&t, 1, "00");
   ask(0, "07", "#0");
 }
 
-static void test_add(void **state) {
+UNIT_TEST_WITH(test_add, setup_greeted, teardown) {
   static const struct {
     const char *value, *total, *stored;
   } good[] = {{"' 12abc'", "#13", "'13'"},
@@ -142,7 +142,7 @@ static void test_add(void **state) {
   ask(0, "04 '/fresh' #0 03 '/fresh' 04 '/fresh' #-5 03 '/fresh'", "#0 '0' #-5 '-5'");
 }
 
-static void test_wait(void **state) {
+UNIT_TEST_WITH(test_wait, setup_greeted, teardown) {
   ask(0, "06 #2 '/a' '/b'", "");
   ask(1, "01 '/a' ''", "");
   ask(1, "08 '/a'", "#1"); /* deleted again: it was seen */
@@ -156,7 +156,7 @@ static void test_wait(void **state) {
   c10d_expect(&t, 0, "00");
 }
 
-static void test_several_waits(void **state) {
+UNIT_TEST_WITH(test_several_waits, setup_greeted, teardown) {
   ask(0, "06 #1 '/a' 06 #1 '/b' 06 #1 '/a'", "");
   ask(1, "01 '/b' ''", "");
   c10d_expect(&t, 0, "00");
@@ -167,7 +167,7 @@ static void test_several_waits(void **state) {
   c10d_expect(&t, 0, "");
 }
 
-static void test_own_answers_are_in_order(void **state) {
+UNIT_TEST_WITH(test_own_answers_are_in_order, setup_greeted, teardown) {
   ask(0, "06 #1 '/a' 01 '/a' '' 0d 61626364", "00 61626364");
   ask(0, "06 #1 '/b' 01 '/b' '' 0c 06 #0", "00 01 00");
   ask(0, "06 #1 '/n' 04 '/n' #1 0d 61626364", "00 #1 61626364"); /* before the reply of what ended it */
@@ -176,7 +176,7 @@ static void test_own_answers_are_in_order(void **state) {
 
 /* Another's SET and this one's CANCEL_WAIT cross: the answer to the wait stands first, even if the owner was late to
  * ask for it. */
-static void test_release_stands_before_cancel(void **state) {
+UNIT_TEST_WITH(test_release_stands_before_cancel, setup_greeted, teardown) {
   ask(0, "06 #1 '/a'", "");
   size_t used;
   struct buf b = BUF_INIT;
@@ -187,7 +187,7 @@ static void test_release_stands_before_cancel(void **state) {
   assert_null(store_next_released(t.store));
 }
 
-static void test_queues(void **state) {
+UNIT_TEST_WITH(test_queues, setup_greeted, teardown) {
   ask(0, "0f '/q' 10 '/q'", "#0 #0");
   ask(0, "0e '/q' 'one' 0e '/q' '' 10 '/q'", "#2");
   ask(0, "05 #1 '/q' 06 #1 '/q'", "00 00");                  /* present for CHECK and WAIT */
@@ -196,7 +196,7 @@ static void test_queues(void **state) {
   ask(0, "08 '/q' 05 #1 '/q'", "#1 01");
 }
 
-static void test_push_wakes_one(void **state) {
+UNIT_TEST_WITH(test_push_wakes_one, setup_greeted, teardown) {
   ask(0, "06 #1 '/q'", "");
   ask(1, "06 #1 '/q'", "");
   ask(2, "0e '/q' 'v'", "");
@@ -219,7 +219,7 @@ static void test_push_wakes_one(void **state) {
   c10d_expect(&t, 0, "00");
 }
 
-static void test_barrier(void **state) {
+UNIT_TEST_WITH(test_barrier, setup_greeted, teardown) {
   ask(0, "12 '/b' #2", "");
   ask(2, "03 '/b'", "'1'");
   ask(1, "12 '/b' #2", "00");
@@ -237,7 +237,7 @@ static void test_barrier(void **state) {
 
 /* It waits for its key as any other: whoever stores there releases, and the last of a smaller one too; its own
  * counting does not. */
-static void test_barrier_is_a_wait(void **state) {
+UNIT_TEST_WITH(test_barrier_is_a_wait, setup_greeted, teardown) {
   ask(0, "12 '/a' #3", "");
   ask(2, "01 '/a' '1'", "");
   c10d_expect(&t, 0, "00");
@@ -257,19 +257,19 @@ static void test_barrier_is_a_wait(void **state) {
   refused(2, "12 '/text' #2", -EINVAL, "BARRIER: ADD to a key");
 }
 
-static void test_numbering_2_1(void **state) {
+UNIT_TEST_WITH(test_numbering_2_1, setup, teardown) {
   ask(0, "00 '/k' 'v1' 02 '/k' 01 '/c' '' 'x' 03 '/n' #4 04 #1 '/k' 05 #1 '/k' 06", "'v1' 'x' #4 00 00 #3");
   ask(0, "07 '/k' 08 '/a' 'b' 0a #1 '/m' '1' 09 #2 '/a' '/m' 05 #1 '/w' 0b", "#1 'b' '1' 01");
   refused(0, "0c", -EPROTO, "no operation has this number");
 }
 
-static void test_numbering_1_13(void **state) {
+UNIT_TEST_WITH(test_numbering_1_13, setup, teardown) {
   t.sessions[0].companion = true;
   ask(0, "00 '/k' 'v1' 08 '/k' 02 '/k' 07 '/watched' 06", "#1 '' #0");
   refused(0, "09 #0", -EPROTO, "no operation has this number");
 }
 
-static void test_first_bytes(void **state) {
+UNIT_TEST_WITH(test_first_bytes, setup, teardown) {
   static const struct {
     const char *bytes;
     int rc;
@@ -293,7 +293,7 @@ static void test_first_bytes(void **state) {
   }
 }
 
-static void test_handshake(void **state) {
+UNIT_TEST_WITH(test_handshake, setup, teardown) {
   ask(0, "00", "");
   ask(0, "cef7", "");
   ask(0, "853c", "");
@@ -304,7 +304,7 @@ static void test_handshake(void **state) {
 }
 
 /* Every request cut at every byte is answered as the whole is. */
-static void test_cut_everywhere(void **state) {
+UNIT_TEST(test_cut_everywhere) {
   static const char *const stories[] = {
       "00cef7853c 0d61626364 01 '/k' 'value' 03 '/k' 02 '/k' 'value' 'w' 04 '/n' #-7 05 #2 '/k' '/zz' 06 #2 "
       "'/k' '/n' 07",
@@ -334,7 +334,7 @@ static void test_cut_everywhere(void **state) {
 }
 
 /* Who sends a request in many pieces is not looked at anew for each. */
-static void test_need(void **state) {
+UNIT_TEST_WITH(test_need, setup_greeted, teardown) {
   ask(0, "01 '/k'", "");
   assert_int_equal(t.sessions[0].need, 1 + 10 + 8);
   ask(0, "#1000", "");
@@ -347,7 +347,7 @@ static void test_need(void **state) {
   assert_int_equal(t.sessions[1].need, 0);
 }
 
-static void test_out_max(void **state) {
+UNIT_TEST_WITH(test_out_max, setup, teardown) {
   struct buf in = BUF_INIT, out = BUF_INIT;
   c10d_bytes(&in, "00cef7853c 01 '/k' '0123456789'");
   for (int i = 0; i < 10; i++) c10d_bytes(&in, "03 '/k'");
@@ -374,7 +374,7 @@ static void put_string(struct buf *b, char fill, size_t len) {
   buf_commit(b, len);
 }
 
-static void test_limits_of_a_request(void **state) {
+UNIT_TEST_WITH(test_limits_of_a_request, setup_greeted, teardown) {
   struct buf b = BUF_INIT;
   buf_putc(&b, C10D_SET);
   put_string(&b, 'k', C10D_KEY_MAX);
@@ -392,7 +392,7 @@ static void test_limits_of_a_request(void **state) {
   refused(6, "0b #2 '/k' #-9", -EMSGSIZE, "a value of more than 8388608 bytes");
 }
 
-static void test_131072_keys(void **state) {
+UNIT_TEST_WITH(test_131072_keys, setup_greeted, teardown) {
   struct buf b = BUF_INIT;
   char n[8];
   le64_put(n, C10D_KEYS_MAX);
@@ -423,7 +423,7 @@ static void test_131072_keys(void **state) {
   buf_finish(&b);
 }
 
-static void test_reply_limit(void **state) {
+UNIT_TEST_WITH(test_reply_limit, setup_greeted, teardown) {
   struct buf b = BUF_INIT;
   buf_putc(&b, C10D_SET);
   put_string(&b, 'k', 1);
@@ -446,7 +446,7 @@ static void test_reply_limit(void **state) {
   buf_finish(&b);
 }
 
-static void test_quota_names_the_operation(void **state) {
+UNIT_TEST_WITH(test_quota_names_the_operation, setup_greeted, teardown) {
   c10d_test_finish(&t);
   c10d_test_init(&t, &(struct store_config){.max_keys = 2, .max_value = 4});
   c10d_greet(&t, 0);
@@ -458,7 +458,7 @@ static void test_quota_names_the_operation(void **state) {
 }
 
 /* Clients go with waits pending, with releases that nobody asked for, and with half a request. */
-static void test_going(void **state) {
+UNIT_TEST_WITH(test_going, setup_greeted, teardown) {
   ask(0, "06 #3 '/a' '/b' '/a' 06 #1 '/a' 12 '/z' #9", "");
   ask(1, "06 #2 '/a' '/b' 01 #6 2f68", "");
   size_t used;
@@ -471,37 +471,4 @@ static void test_going(void **state) {
   assert_null(store_next_released(t.store));
   ask(3, "01 '/b' ''", "");
   c10d_expect(&t, 1, "00");
-}
-
-#define GREETED(f) cmocka_unit_test_setup_teardown(f, setup_greeted, teardown)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_golden_trace, setup, teardown),
-      GREETED(test_keys),
-      GREETED(test_compare_set),
-      GREETED(test_compare_set_wakes_always),
-      GREETED(test_add),
-      GREETED(test_wait),
-      GREETED(test_several_waits),
-      GREETED(test_own_answers_are_in_order),
-      GREETED(test_release_stands_before_cancel),
-      GREETED(test_queues),
-      GREETED(test_push_wakes_one),
-      GREETED(test_barrier),
-      GREETED(test_barrier_is_a_wait),
-      cmocka_unit_test_setup_teardown(test_numbering_2_1, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_numbering_1_13, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_first_bytes, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_handshake, setup, teardown),
-      cmocka_unit_test(test_cut_everywhere),
-      GREETED(test_need),
-      cmocka_unit_test_setup_teardown(test_out_max, setup, teardown),
-      GREETED(test_limits_of_a_request),
-      GREETED(test_131072_keys),
-      GREETED(test_reply_limit),
-      GREETED(test_quota_names_the_operation),
-      GREETED(test_going),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

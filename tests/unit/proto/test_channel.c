@@ -47,7 +47,7 @@ static void connect_both(struct both *b) {
   assert_int_equal(take(b, &used, &status, &source), 1);
 }
 
-static void test_an_opening_is_answered(void **state) {
+UNIT_TEST(test_an_opening_is_answered) {
   struct both b;
   size_t used = 0;
   enum channel_status status = CHANNEL_BUSY;
@@ -69,7 +69,7 @@ static void test_an_opening_is_answered(void **state) {
   assert_int_equal(b.client.state, CHANNEL_IS_PLAIN);
 }
 
-static void test_a_daemons_own_key_has_no_uid(void **state) {
+UNIT_TEST(test_a_daemons_own_key_has_no_uid) {
   struct both b;
   begin(&b, &own);
   assert_true(channel_opening_uid(b.opening.data) == KEY_OWN);
@@ -78,7 +78,7 @@ static void test_a_daemons_own_key_has_no_uid(void **state) {
   finish(&b);
 }
 
-static void test_each_changed_byte_of_an_opening_is_refused(void **state) {
+UNIT_TEST(test_each_changed_byte_of_an_opening_is_refused) {
   struct both b;
   begin(&b, &own);
   for (size_t i = 0; i < b.opening.len; i++)
@@ -94,7 +94,7 @@ static void test_each_changed_byte_of_an_opening_is_refused(void **state) {
   finish(&b);
 }
 
-static void test_each_changed_byte_of_an_answer_is_refused(void **state) {
+UNIT_TEST(test_each_changed_byte_of_an_answer_is_refused) {
   struct both b;
   size_t used;
   enum channel_status status;
@@ -120,7 +120,7 @@ static void test_each_changed_byte_of_an_answer_is_refused(void **state) {
   finish(&b);
 }
 
-static void test_refusals(void **state) {
+UNIT_TEST(test_refusals) {
   for (enum channel_status told = CHANNEL_WRONG_KEY; told < CHANNEL_STATUS_COUNT; told++) {
     struct both b;
     size_t used;
@@ -146,7 +146,7 @@ static void send(struct channel *from, struct channel *to, const char *data, siz
   buf_finish(&wire);
 }
 
-static void test_records_of_all_sizes_both_ways(void **state) {
+UNIT_TEST(test_records_of_all_sizes_both_ways) {
   static const size_t sizes[] = {
       0, 1, 15, 16, 17, CHANNEL_PLAIN_MAX - 1, CHANNEL_PLAIN_MAX, CHANNEL_PLAIN_MAX + 1, 5 * CHANNEL_PLAIN_MAX + 3};
   static char data[6 * CHANNEL_PLAIN_MAX];
@@ -164,7 +164,7 @@ static void test_records_of_all_sizes_both_ways(void **state) {
   finish(&b);
 }
 
-static void test_changed_replayed_and_reordered_records_are_refused(void **state) {
+UNIT_TEST(test_changed_replayed_and_reordered_records_are_refused) {
   struct both b;
   struct buf one = BUF_INIT, two = BUF_INIT, got = BUF_INIT;
   struct err e = ERR_INIT;
@@ -192,7 +192,7 @@ static void test_changed_replayed_and_reordered_records_are_refused(void **state
   finish(&b);
 }
 
-static void test_lengths_of_records_are_bounded(void **state) {
+UNIT_TEST(test_lengths_of_records_are_bounded) {
   struct both b;
   struct buf got = BUF_INIT;
   size_t used;
@@ -230,7 +230,7 @@ static int accept_ticket(struct both *b, const struct key *key, uint32_t now_s) 
   return channel_accept_ticket(&b->daemon, key, &b->ephemeral, now_s, CHANNEL_SOURCE_HOME, b->opening.data, &b->answer);
 }
 
-static void test_a_channel_resumes_another(void **state) {
+UNIT_TEST(test_a_channel_resumes_another) {
   struct both b;
   struct buf got = BUF_INIT;
   size_t used = 0;
@@ -255,7 +255,7 @@ static void test_a_channel_resumes_another(void **state) {
   finish(&b);
 }
 
-static void test_each_changed_byte_of_a_resumed_opening_is_refused(void **state) {
+UNIT_TEST(test_each_changed_byte_of_a_resumed_opening_is_refused) {
   struct both b;
   struct key other;
   begin_resumed(&b, ISSUED_S);
@@ -274,7 +274,7 @@ static void test_each_changed_byte_of_a_resumed_opening_is_refused(void **state)
   finish(&b);
 }
 
-static void test_each_changed_byte_of_a_resumed_answer_is_refused(void **state) {
+UNIT_TEST(test_each_changed_byte_of_a_resumed_answer_is_refused) {
   struct both b;
   size_t used;
   enum channel_status status;
@@ -292,7 +292,7 @@ static void test_each_changed_byte_of_a_resumed_answer_is_refused(void **state) 
 }
 
 /* The number of seconds has 32 bits, and goes on behind the last. */
-static void test_a_ticket_lives_for_a_day(void **state) {
+UNIT_TEST(test_a_ticket_lives_for_a_day) {
   static const uint32_t issues[] = {ISSUED_S, UINT32_MAX - 5, 5};
   for (size_t i = 0; i < sizeof issues / sizeof *issues; i++) {
     static const struct {
@@ -314,7 +314,7 @@ static void test_a_ticket_lives_for_a_day(void **state) {
 }
 
 /* Whoever repeats an opening to a daemon with another ephemeral key gets other keys, and does not know them. */
-static void test_a_repeated_ticket_opens_what_its_repeater_cannot_use(void **state) {
+UNIT_TEST(test_a_repeated_ticket_opens_what_its_repeater_cannot_use) {
   struct both b, again;
   struct buf record = BUF_INIT, got = BUF_INIT;
   struct err e = ERR_INIT;
@@ -340,7 +340,7 @@ static void test_a_repeated_ticket_opens_what_its_repeater_cannot_use(void **sta
   buf_finish(&got);
 }
 
-static void test_texts_that_are_no_tickets(void **state) {
+UNIT_TEST(test_texts_that_are_no_tickets) {
   struct both b;
   char text[CHANNEL_TICKET_TEXT + 3] = "";
   connect_both(&b);
@@ -360,7 +360,7 @@ static void test_texts_that_are_no_tickets(void **state) {
   assert_null(channel_take_ticket(&b.client, text)); /* plain */
 }
 
-static void test_an_ephemeral_key_answers_each_opening_once(void **state) {
+UNIT_TEST(test_an_ephemeral_key_answers_each_opening_once) {
   struct ephemeral *e = ephemeral_create();
   uint8_t mark[NOISE_KEY] = {0};
   assert_true(ephemeral_is_old(e, 5000));
@@ -378,25 +378,4 @@ static void test_an_ephemeral_key_answers_each_opening_once(void **state) {
   assert_true(ephemeral_note(e, mark));
   ephemeral_destroy(e);
   ephemeral_destroy(NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_an_opening_is_answered),
-      cmocka_unit_test(test_a_daemons_own_key_has_no_uid),
-      cmocka_unit_test(test_each_changed_byte_of_an_opening_is_refused),
-      cmocka_unit_test(test_each_changed_byte_of_an_answer_is_refused),
-      cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_records_of_all_sizes_both_ways),
-      cmocka_unit_test(test_changed_replayed_and_reordered_records_are_refused),
-      cmocka_unit_test(test_lengths_of_records_are_bounded),
-      cmocka_unit_test(test_a_channel_resumes_another),
-      cmocka_unit_test(test_each_changed_byte_of_a_resumed_opening_is_refused),
-      cmocka_unit_test(test_each_changed_byte_of_a_resumed_answer_is_refused),
-      cmocka_unit_test(test_a_ticket_lives_for_a_day),
-      cmocka_unit_test(test_a_repeated_ticket_opens_what_its_repeater_cannot_use),
-      cmocka_unit_test(test_texts_that_are_no_tickets),
-      cmocka_unit_test(test_an_ephemeral_key_answers_each_opening_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,14 +28,14 @@ static void joined(const struct collective *nodes, size_t n, const char *expecte
   }
 }
 
-static void one_is_missing(void **state) {
+UNIT_TEST(test_one_is_missing) {
   struct collective nodes[] = {WAITS(412, 3), WAITS(412, 4), IDLE(411, 1, "3")};
   joined(nodes, 3, "rank 3 has not entered all_reduce #412, 7 others wait in it");
   joined(nodes, 2, "7 ranks wait in all_reduce #412");
   joined(&nodes[2], 1, "rank 3 is in no collective, the last one was #411");
 }
 
-static void several_are_missing(void **state) {
+UNIT_TEST(test_several_are_missing) {
   struct collective nodes[] = {WAITS(7, 1), IDLE(6, 1, "12"), IDLE(6, 2, "3,4")};
   joined(nodes, 3, "ranks 3, 4 and 12 have not entered all_reduce #7, 1 other waits in it");
   struct collective many[] = {WAITS(7, 1), IDLE(6, 9, "1,2,3,4,5,6,7,8"), IDLE(6, 6, "10,11,12,13,14,15")};
@@ -43,7 +43,7 @@ static void several_are_missing(void **state) {
 }
 
 /* A rank that is idle because it is done with the collective is not the one that the others wait for. */
-static void the_lowest_counts(void **state) {
+UNIT_TEST(test_the_lowest_counts) {
   struct collective nodes[] = {WAITS(9, 2), WAITS(8, 5), IDLE(7, 1, "6"), IDLE(9, 1, "5")};
   joined(nodes, 4, "rank 6 has not entered all_reduce #8, 5 others wait in it");
   struct collective ahead[] = {WAITS(8, 1), IDLE(9, 1, "5")};
@@ -51,7 +51,7 @@ static void the_lowest_counts(void **state) {
 }
 
 /* Ranks that wait in a group because others wait in another one. */
-static void the_group_that_says_most(void **state) {
+UNIT_TEST(test_the_group_that_says_most) {
   struct collective v[] = {
       {.group = "nccl 0 default_pg", .op = "all_gather", .seq = 5, .waiting = 60, .entered = -1, .ranks = ""},
       {.group = "nccl 7 mesh_tp",
@@ -67,7 +67,7 @@ static void the_group_that_says_most(void **state) {
   says(v, 0, "", "");
 }
 
-static void lists_of_ranks(void **state) {
+UNIT_TEST(test_lists_of_ranks) {
   char to[RANKS_TEXT_MAX + 1] = "";
   ranks_merge(to, "1048576,1048575,1048574,1048573,1048572,1048571,1048570,1048569,1048568");
   assert_string_equal(to, "1048568,1048569,1048570,1048571,1048572,1048573,1048574,1048575");
@@ -82,16 +82,7 @@ static void lists_of_ranks(void **state) {
 }
 
 /* Text of a peer. */
-static void hostile_names(void **state) {
+UNIT_TEST(test_hostile_names) {
   struct collective v = {.group = "x\x1b[2J", .op = "\n\x07", .seq = 1, .waiting = 2, .entered = -1, .ranks = ""};
   says(&v, 1, "nonsense", "2 ranks wait in \\n\\x07 #1 of process group x\\x1b[2J");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_is_missing),    cmocka_unit_test(several_are_missing),
-      cmocka_unit_test(the_lowest_counts), cmocka_unit_test(the_group_that_says_most),
-      cmocka_unit_test(lists_of_ranks),    cmocka_unit_test(hostile_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

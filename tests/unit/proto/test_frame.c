@@ -15,7 +15,7 @@ static void put_sample(struct buf *b) {
   frame_put(b, &sample);
 }
 
-static void test_layout(void **state) {
+UNIT_TEST(test_layout) {
   static const char expected[] = "\x05\0\0\0\x02\x01\x04\x03\x08\x07\x06\x05\x02\0\0\0{}raw";
   struct buf b = BUF_INIT;
   put_sample(&b);
@@ -24,7 +24,7 @@ static void test_layout(void **state) {
   buf_finish(&b);
 }
 
-static void test_round_trip(void **state) {
+UNIT_TEST(test_round_trip) {
   struct buf b = BUF_INIT;
   put_sample(&b);
   put_sample(&b);
@@ -42,7 +42,7 @@ static void test_round_trip(void **state) {
   buf_finish(&b);
 }
 
-static void test_empty_body(void **state) {
+UNIT_TEST(test_empty_body) {
   struct buf b = BUF_INIT;
   frame_put(&b, &(struct frame){.type = 1});
   assert_int_equal(b.len, FRAME_HEADER_SIZE);
@@ -54,7 +54,7 @@ static void test_empty_body(void **state) {
   buf_finish(&b);
 }
 
-static void test_every_truncation_asks_for_more(void **state) {
+UNIT_TEST(test_every_truncation_asks_for_more) {
   struct buf b = BUF_INIT;
   put_sample(&b);
   for (size_t n = 0; n < b.len; n++) {
@@ -69,7 +69,7 @@ static void test_every_truncation_asks_for_more(void **state) {
   buf_finish(&b);
 }
 
-static void test_limits(void **state) {
+UNIT_TEST(test_limits) {
   char header[FRAME_HEADER_SIZE] = {0};
   struct frame f;
   struct err e = ERR_INIT;
@@ -90,7 +90,7 @@ static void test_limits(void **state) {
 }
 
 /* Whatever a header says: refused, or parts that lie within the data. */
-static void test_every_header_byte_to_every_value(void **state) {
+UNIT_TEST(test_every_header_byte_to_every_value) {
   struct buf b = BUF_INIT;
   put_sample(&b);
   for (size_t at = 0; at < FRAME_HEADER_SIZE; at++) {
@@ -144,7 +144,7 @@ static const struct {
     {"\xff", 1, FRAME_PROTOCOL_UNKNOWN, 1},
 };
 
-static void test_detect(void **state) {
+UNIT_TEST(test_detect) {
   assert_int_equal(frame_detect("", 0), FRAME_PROTOCOL_MORE);
   for (size_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++)
     for (size_t n = 1; n <= firsts[i].len; n++) {
@@ -154,18 +154,8 @@ static void test_detect(void **state) {
   assert_memory_equal(frame_preface, "RDZV\x01\0\0\0", FRAME_PREFACE_SIZE);
 }
 
-static void test_protocol_names_differ(void **state) {
+UNIT_TEST(test_protocol_names_differ) {
   for (int p = FRAME_PROTOCOL_UNKNOWN; p <= FRAME_PROTOCOL_HTTP; p++)
     for (int q = FRAME_PROTOCOL_UNKNOWN; q < p; q++)
       assert_string_not_equal(frame_protocol_name((enum frame_protocol)p), frame_protocol_name((enum frame_protocol)q));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layout),     cmocka_unit_test(test_round_trip),
-      cmocka_unit_test(test_empty_body), cmocka_unit_test(test_every_truncation_asks_for_more),
-      cmocka_unit_test(test_limits),     cmocka_unit_test(test_every_header_byte_to_every_value),
-      cmocka_unit_test(test_detect),     cmocka_unit_test(test_protocol_names_differ),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void check(const struct goodput *g, const char *want) {
   buf_finish(&out);
 }
 
-static void test_what_it_was_lost_to(void **state) {
+UNIT_TEST(test_what_it_was_lost_to) {
   struct goodput g = base(3);
   g.productive_ms = 4 * HOUR + 12 * MIN - 17 * MIN;
   g.waiting_ms = g.waited_ms = 9 * MIN;
@@ -50,7 +50,7 @@ static void test_what_it_was_lost_to(void **state) {
       "useful 93 % of 4 h 12 min; lost: waiting for nodes 9 min, unsaved work 4 min, checkpoints 2 min, startup 70 s");
 }
 
-static void test_no_progress(void **state) {
+UNIT_TEST(test_no_progress) {
   struct goodput g = base(1);
   g.productive_ms = 5 * MIN;
   g.lost_ms = 10 * MIN;
@@ -60,7 +60,7 @@ static void test_no_progress(void **state) {
   check(&g, "useful 33 % of 15 min; lost: no progress 9 min, 1 restart 60 s");
 }
 
-static void test_what_is_not_worth_a_word(void **state) {
+UNIT_TEST(test_what_is_not_worth_a_word) {
   struct goodput g = base(1);
   g.productive_ms = 9999;
   check(&g, "");
@@ -81,7 +81,7 @@ static void test_what_is_not_worth_a_word(void **state) {
   check(&g, "");
 }
 
-static void test_without_steps(void **state) {
+UNIT_TEST(test_without_steps) {
   struct goodput g = base(1);
   g.steps = false;
   g.productive_ms = 95000;
@@ -91,14 +91,14 @@ static void test_without_steps(void **state) {
   check(&g, "ran 95 % of 100 s; lost: startup 5 s; work done again is not known, since no worker reports steps");
 }
 
-static void test_a_hostile_name(void **state) {
+UNIT_TEST(test_a_hostile_name) {
   struct goodput g = base(1);
   g.productive_ms = g.waiting_ms = g.waited_ms = 30000;
   g.waited_for = "\033[31mred\n";
   check(&g, "useful 50 % of 60 s; lost: waiting for \\x1b[31mred\\n 30 s");
 }
 
-static void test_json(void **state) {
+UNIT_TEST(test_json) {
   struct goodput g = base(2);
   g.productive_ms = 66700;
   g.lost_ms = 33300;
@@ -117,7 +117,7 @@ static void test_json(void **state) {
   json_decref(v);
 }
 
-static void test_round_trip(void **state) {
+UNIT_TEST(test_round_trip) {
   struct goodput g = base(7), back;
   for (int b = 0; b < BUCKET_COUNT; b++) *goodput_bucket(&g, (enum bucket)b) = 1000 + b;
   g.waited_for = "gpu[1-3]";
@@ -134,17 +134,4 @@ static void test_round_trip(void **state) {
   json_object_set_new(v, "lost_ms", json_integer(-1));
   assert_int_not_equal(goodput_from_json(v, &back, NULL), 0);
   json_decref(v);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_it_was_lost_to),
-      cmocka_unit_test(test_no_progress),
-      cmocka_unit_test(test_what_is_not_worth_a_word),
-      cmocka_unit_test(test_without_steps),
-      cmocka_unit_test(test_a_hostile_name),
-      cmocka_unit_test(test_json),
-      cmocka_unit_test(test_round_trip),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void decode(const struct buf *b, enum msg_direction direction, struct msg
   if (msg_decode(&f, direction, m, &e) != 0) fail_msg("%s", e.text);
 }
 
-static void test_round_trip(void **state) {
+UNIT_TEST(test_round_trip) {
   for (int t = 1; t < MSG_COUNT; t++)
     for (uint64_t seed = 0; seed < 150; seed++) {
       struct random_msg r;
@@ -64,7 +64,7 @@ static int try_json(enum msg_type t, const char *json, size_t len) {
   return rc;
 }
 
-static void test_every_truncation_is_refused(void **state) {
+UNIT_TEST(test_every_truncation_is_refused) {
   for (int t = 1; t < MSG_COUNT; t++)
     for (uint64_t seed = 0; seed < 4; seed++) {
       struct random_msg r;
@@ -103,7 +103,7 @@ static void flip(struct buf *b, size_t at, int bit, enum msg_direction direction
   b->data[at] ^= (char)(1 << bit);
 }
 
-static void test_every_flipped_bit_is_survived(void **state) {
+UNIT_TEST(test_every_flipped_bit_is_survived) {
   for (int t = 1; t < MSG_COUNT; t++)
     for (uint64_t seed = 0; seed < 3; seed++) {
       struct random_msg r;
@@ -120,7 +120,7 @@ static void test_every_flipped_bit_is_survived(void **state) {
     }
 }
 
-static void test_flipped_lengths_are_refused(void **state) {
+UNIT_TEST(test_flipped_lengths_are_refused) {
   struct msg m, back;
   struct buf b = BUF_INIT;
   msg_init(&m, MSG_REFUSED);
@@ -137,7 +137,7 @@ static void test_flipped_lengths_are_refused(void **state) {
   buf_finish(&b);
 }
 
-static void test_types_and_directions(void **state) {
+UNIT_TEST(test_types_and_directions) {
   static const unsigned unknown[] = {MSG_NONE, MSG_COUNT, 0x7fff, 0xffff};
   struct msg m;
   struct err e = ERR_INIT;
@@ -160,7 +160,7 @@ static void test_types_and_directions(void **state) {
 }
 
 /* Its other fields may have changed: the number is what it is refused by. */
-static void test_another_version_is_decoded_to_its_number(void **state) {
+UNIT_TEST(test_another_version_is_decoded_to_its_number) {
   static const char known[] = "{\"version\":2,\"nonce\":[1],\"agent\":{},\"settings\":7}";
   static const char *const bad[] = {"{\"version\":0}", "{\"version\":65536}", "{\"version\":\"2\"}",
                                     "{\"version\":2.5}"};
@@ -181,7 +181,7 @@ static void test_another_version_is_decoded_to_its_number(void **state) {
   }
 }
 
-static void test_heartbeats_are_16_bytes(void **state) {
+UNIT_TEST(test_heartbeats_are_16_bytes) {
   struct msg m, back;
   struct buf b = BUF_INIT;
   msg_init(&m, MSG_HEARTBEAT_ACK);
@@ -197,7 +197,7 @@ static void test_heartbeats_are_16_bytes(void **state) {
   buf_finish(&b);
 }
 
-static void test_absent_is_what_init_says(void **state) {
+UNIT_TEST(test_absent_is_what_init_says) {
   struct msg m, back;
   struct buf b = BUF_INIT;
   msg_init(&m, MSG_WAITING);
@@ -224,7 +224,7 @@ static void test_absent_is_what_init_says(void **state) {
   msg_finish(&back);
 }
 
-static void test_text_is_mended_on_its_way_out(void **state) {
+UNIT_TEST(test_text_is_mended_on_its_way_out) {
   char text[TEXT_MAX + 10];
   memset(text, 'x', sizeof(text));
   memcpy(text + TEXT_MAX - 1, "\xe2\x82\xac", 3); /* one byte of it would fit */
@@ -253,7 +253,7 @@ static void test_text_is_mended_on_its_way_out(void **state) {
   buf_finish(&b);
 }
 
-static void test_infinite_numbers_are_left_out(void **state) {
+UNIT_TEST(test_infinite_numbers_are_left_out) {
   struct msg m, back;
   struct buf b = BUF_INIT;
   msg_init(&m, MSG_PROGRESS);
@@ -269,7 +269,7 @@ static void test_infinite_numbers_are_left_out(void **state) {
   buf_finish(&b);
 }
 
-static void test_msg_bytes(void **state) {
+UNIT_TEST(test_msg_bytes) {
   struct random_msg r;
   struct buf b = BUF_INIT;
   random_msg_init(&r, MSG_START, 5);
@@ -282,7 +282,7 @@ static void test_msg_bytes(void **state) {
   random_msg_finish(&r);
 }
 
-static void test_encode_appends(void **state) {
+UNIT_TEST(test_encode_appends) {
   struct msg m;
   struct buf b = BUF_INIT;
   msg_init(&m, MSG_BYE);
@@ -300,7 +300,7 @@ static void test_encode_appends(void **state) {
   buf_finish(&b);
 }
 
-static void test_verdict_copies(void **state) {
+UNIT_TEST(test_verdict_copies) {
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct random_msg r;
     struct verdict copy, plain;
@@ -317,7 +317,7 @@ static void test_verdict_copies(void **state) {
   }
 }
 
-static void test_verdict_as_json(void **state) {
+UNIT_TEST(test_verdict_as_json) {
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct random_msg r;
     struct verdict back;
@@ -335,32 +335,11 @@ static void test_verdict_as_json(void **state) {
   }
 }
 
-static void test_words(void **state) {
+UNIT_TEST(test_words) {
   assert_string_equal(phase_name(PHASE_STOPPED), "stopped");
   assert_string_equal(report_kind_name(REPORT_LEAVING), "leaving");
   assert_string_equal(cause_name(CAUSE_JOIN_TIMEOUT), "join-timeout");
   assert_string_equal(outcome_name(OUTCOME_STOPPED), "stopped");
   assert_string_equal(job_state_name(JOB_ENDED), "ended");
   assert_string_equal(cause_name(CAUSE_COUNT), "?");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),
-      cmocka_unit_test(test_every_truncation_is_refused),
-      cmocka_unit_test(test_every_flipped_bit_is_survived),
-      cmocka_unit_test(test_flipped_lengths_are_refused),
-      cmocka_unit_test(test_types_and_directions),
-      cmocka_unit_test(test_another_version_is_decoded_to_its_number),
-      cmocka_unit_test(test_heartbeats_are_16_bytes),
-      cmocka_unit_test(test_absent_is_what_init_says),
-      cmocka_unit_test(test_text_is_mended_on_its_way_out),
-      cmocka_unit_test(test_infinite_numbers_are_left_out),
-      cmocka_unit_test(test_msg_bytes),
-      cmocka_unit_test(test_encode_appends),
-      cmocka_unit_test(test_verdict_copies),
-      cmocka_unit_test(test_verdict_as_json),
-      cmocka_unit_test(test_words),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,7 +215,7 @@ static json_t *full(enum msg_type t) {
   return json;
 }
 
-static void test_every_rule_of_every_field(void **state) {
+UNIT_TEST(test_every_rule_of_every_field) {
   for (int t = 1; t < MSG_COUNT; t++) {
     type = (enum msg_type)t;
     whole = full(type);
@@ -228,7 +228,7 @@ static void test_every_rule_of_every_field(void **state) {
 }
 
 /* An absent object is an empty one: what is required in it is missing. */
-static void test_absent_object(void **state) {
+UNIT_TEST(test_absent_object) {
   type = MSG_HELLO;
   whole = full(type);
   with(whole, "settings", NULL, "HELLO.settings.min_nodes", false);
@@ -243,7 +243,7 @@ static void test_absent_object(void **state) {
   json_decref(whole);
 }
 
-static void test_unknown_keys_are_ignored(void **state) {
+UNIT_TEST(test_unknown_keys_are_ignored) {
   for (int t = 1; t < MSG_COUNT; t++) {
     type = (enum msg_type)t;
     whole = full(type);
@@ -266,7 +266,7 @@ static void check(const char *json, const char *part) {
   if (strncmp(text, "BYE", 3) != 0 || !strstr(text, part)) fail_msg("\"%s\" is not in: %s", part, text);
 }
 
-static void test_json_that_is_none(void **state) {
+UNIT_TEST(test_json_that_is_none) {
   check("{\"text\":\"a\",\"text\":\"b\"}", "duplicate");
   check("{\"x\":{\"y\":1,\"y\":2}}", "duplicate"); /* where nobody looks, too */
   check("[]", "object");
@@ -287,7 +287,7 @@ static void test_json_that_is_none(void **state) {
   assert_non_null(strstr(refusal(MSG_BYE, "{}\0", 3), "JSON"));
 }
 
-static void test_deep_nesting(void **state) {
+UNIT_TEST(test_deep_nesting) {
   enum { DEPTH = 30000 };
   struct buf b = BUF_INIT;
   buf_puts(&b, "{\"x\":");
@@ -301,7 +301,7 @@ static void test_deep_nesting(void **state) {
   buf_finish(&b);
 }
 
-static void test_a_word_is_shown_escaped_and_cut(void **state) {
+UNIT_TEST(test_a_word_is_shown_escaped_and_cut) {
   static const char head[] = "{\"incarnation\":\"a\",\"outcome\":\"", tail[] = "\"}";
   struct buf b = BUF_INIT;
   buf_printf(&b, "%s\\u001b[31m\\n%s", head, tail);
@@ -313,16 +313,4 @@ static void test_a_word_is_shown_escaped_and_cut(void **state) {
   buf_puts(&b, tail);
   assert_true(strlen(refusal(MSG_END, b.data, b.len)) < 120);
   buf_finish(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_rule_of_every_field),
-      cmocka_unit_test(test_absent_object),
-      cmocka_unit_test(test_unknown_keys_are_ignored),
-      cmocka_unit_test(test_json_that_is_none),
-      cmocka_unit_test(test_deep_nesting),
-      cmocka_unit_test(test_a_word_is_shown_escaped_and_cut),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

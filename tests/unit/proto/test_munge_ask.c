@@ -20,7 +20,7 @@ static int take(const struct buf *b, struct slice *found, struct err *e) {
   return munge_ask_take(b->data, b->len, found, e);
 }
 
-static void test_the_question(void **state) {
+UNIT_TEST(test_the_question) {
   struct buf b = BUF_INIT;
   munge_ask_put(&b, "MUNGE:AwQF:", 11);
   assert_int_equal(b.len, 8 + 4 + 11);
@@ -37,7 +37,7 @@ static void test_the_question(void **state) {
   buf_finish(&b);
 }
 
-static void test_an_answer_is_taken_when_it_is_whole(void **state) {
+UNIT_TEST(test_an_answer_is_taken_when_it_is_whole) {
   struct buf b = BUF_INIT;
   struct slice found = {0};
   put_answer(&b, CHANNEL_MUNGE, 11, "MUNGE:AwQF:");
@@ -48,7 +48,7 @@ static void test_an_answer_is_taken_when_it_is_whole(void **state) {
   buf_finish(&b);
 }
 
-static void test_refusals_have_a_sentence(void **state) {
+UNIT_TEST(test_refusals_have_a_sentence) {
   static const struct {
     enum channel_status status;
     int code;
@@ -73,7 +73,7 @@ static void test_refusals_have_a_sentence(void **state) {
   }
 }
 
-static void test_bad_lengths_and_other_programs(void **state) {
+UNIT_TEST(test_bad_lengths_and_other_programs) {
   static const uint32_t lengths[] = {0, MUNGE_ASK_BODY_MAX + 1, UINT32_MAX};
   struct slice found;
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -85,14 +85,4 @@ static void test_bad_lengths_and_other_programs(void **state) {
   assert_int_equal(munge_ask_take("H", 1, &found, NULL), -EPROTO);
   assert_int_equal(munge_ask_take("RDZV\2", 5, &found, NULL), -EPROTO);
   assert_int_equal(munge_ask_take("RDZV\1\0", 6, &found, NULL), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_question),
-      cmocka_unit_test(test_an_answer_is_taken_when_it_is_whole),
-      cmocka_unit_test(test_refusals_have_a_sentence),
-      cmocka_unit_test(test_bad_lengths_and_other_programs),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void check_vector(const struct noise_vector *v) {
   }
 }
 
-static void test_public_vectors(void **state) {
+UNIT_TEST(test_public_vectors) {
   for (size_t i = 0; i < sizeof noise_vectors / sizeof *noise_vectors; i++) check_vector(&noise_vectors[i]);
 }
 
@@ -144,12 +144,12 @@ static void check_channel(const struct channel_vector *v) {
   buf_finish(&got);
 }
 
-static void test_channels_of_an_independent_client(void **state) {
+UNIT_TEST(test_channels_of_an_independent_client) {
   for (size_t i = 0; i < sizeof channel_vectors / sizeof *channel_vectors; i++) check_channel(&channel_vectors[i]);
 }
 
 /* A peer with the key, but without a secret of its own: the shared point would be zero. */
-static void test_public_keys_of_low_order_are_refused(void **state) {
+UNIT_TEST(test_public_keys_of_low_order_are_refused) {
   uint8_t psk[NOISE_KEY] = {1}, in[ROOM], out[ROOM], plain[1];
   struct noise_ephemeral zero = {.public = {0}}, e;
   struct noise_open open;
@@ -162,13 +162,4 @@ static void test_public_keys_of_low_order_are_refused(void **state) {
   assert_int_equal(noise_finish(&open, in, NOISE_OVERHEAD - 1, plain, &s), -EBADMSG);
   memset(in, 0, NOISE_KEY);
   assert_int_equal(noise_finish(&open, in, NOISE_OVERHEAD, plain, &s), -EBADMSG);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_public_vectors),
-      cmocka_unit_test(test_channels_of_an_independent_client),
-      cmocka_unit_test(test_public_keys_of_low_order_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

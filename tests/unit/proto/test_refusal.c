@@ -18,7 +18,7 @@ static const struct endpoint other = {.host = "gpu1", .port = 29401};
 #define COPY "(umask 077; mkdir -p ~/.config/rdzv; cd ~/.config/rdzv && ssh gpu1 rdzvctl --port "
 
 /* rdzvctl there asks the daemon of that port. */
-static void test_the_command_names_the_daemon(void **state) {
+UNIT_TEST(test_the_command_names_the_daemon) {
   struct refusal r = {.status = CHANNEL_WRONG_KEY,
                       .source = CHANNEL_SOURCE_HOME,
                       .where = "gpu1:29400",
@@ -38,7 +38,7 @@ static void test_the_command_names_the_daemon(void **state) {
 }
 
 /* The default file would not be read, so a copy there would not help. */
-static void test_a_key_that_was_named(void **state) {
+UNIT_TEST(test_a_key_that_was_named) {
   expect(&(struct refusal){.status = CHANNEL_WRONG_KEY,
                            .source = CHANNEL_SOURCE_STATE,
                            .where = "gpu1:29401",
@@ -50,7 +50,7 @@ static void test_a_key_that_was_named(void **state) {
          "daemon's key there; this prints it: ssh gpu1 rdzvctl --port 29401 key");
 }
 
-static void test_what_else_it_says(void **state) {
+UNIT_TEST(test_what_else_it_says) {
   struct refusal r = {.status = CHANNEL_WRONG_KEY,
                       .source = CHANNEL_SOURCE_RANDOM,
                       .where = "gpu1:29400",
@@ -64,13 +64,4 @@ static void test_what_else_it_says(void **state) {
              "--insecure, or give --insecure to both");
   r.status = CHANNEL_BUSY;
   expect(&r, "rdzvd at gpu1:29400 is too busy to open a channel");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_command_names_the_daemon),
-      cmocka_unit_test(test_a_key_that_was_named),
-      cmocka_unit_test(test_what_else_it_says),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void check(const struct verdict *v, const char *expected) {
   buf_finish(&b);
 }
 
-static void test_worker_signal(void **state) {
+UNIT_TEST(test_worker_signal) {
   struct verdict v = worker(CAUSE_WORKER_SIGNAL);
   v.signal = SIGSEGV;
   v.code = 139;
@@ -56,7 +56,7 @@ static void test_worker_signal(void **state) {
   check(&v, "a worker was killed by SIGKILL (signal 9)");
 }
 
-static void test_lasting(void **state) {
+UNIT_TEST(test_lasting) {
   static const struct {
     enum lasting lasting;
     const char *words;
@@ -90,7 +90,7 @@ static void test_lasting(void **state) {
             "file");
 }
 
-static void test_worker_exit(void **state) {
+UNIT_TEST(test_worker_exit) {
   struct verdict v = worker(CAUSE_WORKER_EXIT);
   v.code = 7;
   v.text = "Traceback";
@@ -105,7 +105,7 @@ static void test_worker_exit(void **state) {
             "after step 0; 1 other worker died with it or after it");
 }
 
-static void test_worker_hung(void **state) {
+UNIT_TEST(test_worker_hung) {
   struct verdict v = worker(CAUSE_WORKER_HUNG);
   v.idle_ms = 61240;
   v.state = "T";
@@ -116,7 +116,7 @@ static void test_worker_hung(void **state) {
             "after it");
 }
 
-static void test_worker_exec(void **state) {
+UNIT_TEST(test_worker_exec) {
   struct verdict v = worker(CAUSE_WORKER_EXEC);
   v.pid = 0;
   v.step = -1;
@@ -126,7 +126,7 @@ static void test_worker_exec(void **state) {
   check(&v, "rank 3 (local 1) on node1 could not be started: \"pyhton\": not found in PATH");
 }
 
-static void test_device(void **state) {
+UNIT_TEST(test_device) {
   struct verdict v = worker(CAUSE_DEVICE_HELD);
   v.pid = 0;
   v.step = -1;
@@ -139,7 +139,7 @@ static void test_device(void **state) {
   check(&v, "rank 3 (local 1) on node1, device GPU-8f, pid 4711, exited with code 7, after step 120 of 500");
 }
 
-static void test_node_lost(void **state) {
+UNIT_TEST(test_node_lost) {
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_NODE_LOST;
@@ -155,7 +155,7 @@ static void test_node_lost(void **state) {
   check(&v, "a node (node3) was lost");
 }
 
-static void test_node_leaving(void **state) {
+UNIT_TEST(test_node_leaving) {
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_NODE_LEAVING;
@@ -168,7 +168,7 @@ static void test_node_leaving(void **state) {
   check(&v, "node 0 (node0) left: drained");
 }
 
-static void test_others(void **state) {
+UNIT_TEST(test_others) {
   struct verdict v;
   verdict_init(&v);
   check(&v, "the cause is unknown");
@@ -181,7 +181,7 @@ static void test_others(void **state) {
   check(&v, "too few nodes joined in time: 2 of 3 nodes came within 60 s; node2 is missing");
 }
 
-static void test_what_a_peer_wrote_is_escaped(void **state) {
+UNIT_TEST(test_what_a_peer_wrote_is_escaped) {
   struct verdict v = worker(CAUSE_WORKER_EXIT);
   v.host = "no\x1b[31mde\n";
   v.code = 1;
@@ -203,7 +203,7 @@ static void test_what_a_peer_wrote_is_escaped(void **state) {
   buf_finish(&b);
 }
 
-static void test_signal_names(void **state) {
+UNIT_TEST(test_signal_names) {
   assert_string_equal(signal_name(SIGKILL), "SIGKILL");
   assert_string_equal(signal_name(SIGHUP), "SIGHUP");
   assert_string_equal(signal_name(SIGSYS), "SIGSYS");
@@ -221,7 +221,7 @@ static bool outweighs(enum cause a, uint64_t at, enum cause b, uint64_t bt) {
   return verdict_outweighs(&v, at, &w, bt);
 }
 
-static void test_weight(void **state) {
+UNIT_TEST(test_weight) {
   static const enum cause order[][2] = {
       {CAUSE_OPERATOR, CAUSE_OPERATOR},           {CAUSE_NODE_LOST, CAUSE_NODE_LEAVING},
       {CAUSE_WORKER_SIGNAL, CAUSE_WORKER_SIGNAL}, {CAUSE_WORKER_EXEC, CAUSE_WORKER_EXIT},
@@ -240,7 +240,7 @@ static void test_weight(void **state) {
 }
 
 /* Of two hangs the stopped process, then the one in the kernel's hands, then the lower step, then the earlier. */
-static void test_weight_of_hangs(void **state) {
+UNIT_TEST(test_weight_of_hangs) {
   static const struct {
     const char *state;
     int64_t step;
@@ -265,17 +265,4 @@ static void test_weight_of_hangs(void **state) {
   b.step = -1; /* it has told none: by time */
   assert_true(verdict_outweighs(&b, 5, &a, 7));
   assert_false(verdict_outweighs(&b, 7, &a, 5));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_worker_signal),   cmocka_unit_test(test_lasting),
-      cmocka_unit_test(test_worker_exit),     cmocka_unit_test(test_worker_hung),
-      cmocka_unit_test(test_worker_exec),     cmocka_unit_test(test_device),
-      cmocka_unit_test(test_node_lost),       cmocka_unit_test(test_node_leaving),
-      cmocka_unit_test(test_others),          cmocka_unit_test(test_what_a_peer_wrote_is_escaped),
-      cmocka_unit_test(test_signal_names),    cmocka_unit_test(test_weight),
-      cmocka_unit_test(test_weight_of_hangs),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static struct waiting base(int64_t here, int64_t min, int64_t max) {
   return m.waiting;
 }
 
-static void test_too_few(void **state) {
+UNIT_TEST(test_too_few) {
   struct waiting w = base(1, 2, 2);
   w.missing = 1;
   w.hosts = "n0";
@@ -53,7 +53,7 @@ static void test_too_few(void **state) {
 }
 
 /* More than half of the last round decide on the next one. */
-static void test_nodes_of_the_last_round_are_lacking(void **state) {
+UNIT_TEST(test_nodes_of_the_last_round_are_lacking) {
   struct absent absent = {.hosts = "gpu003", .why = ABSENCE_LOST, .ago_ms = 41000, .text = ""};
   struct waiting w = base(2, 1, 4);
   w.lacks = 1;
@@ -113,7 +113,7 @@ static void test_nodes_of_the_last_round_are_lacking(void **state) {
         "the daemon on gpu1 waits; a node of the last round is needed, since that round may still run elsewhere");
 }
 
-static void test_who_is_missing(void **state) {
+UNIT_TEST(test_who_is_missing) {
   struct absent absent[] = {
       {.hosts = "gpu[003,007-009],login1", .why = ABSENCE_NEVER, .text = ""},
       {.hosts = "gpu012", .why = ABSENCE_LOST, .ago_ms = 41000, .text = "its connection closed and did not come back"},
@@ -144,7 +144,7 @@ static void test_who_is_missing(void **state) {
         "its connection closed and did not come back)");
 }
 
-static void test_what_comes_next(void **state) {
+UNIT_TEST(test_what_comes_next) {
   struct waiting w = base(60, 60, 64);
   w.expected = 64;
   w.missing = 4;
@@ -179,7 +179,7 @@ static void test_what_comes_next(void **state) {
         "stopped");
 }
 
-static void test_refused(void **state) {
+UNIT_TEST(test_refused) {
   struct turned_away r[] = {{"n3", 4000, "--nnodes (minimum) is 3 there and 2 in the job"},
                             {"n2", 9000, "--node-rank 1 is already that of n1 (pid 7)"}};
   struct waiting w = base(1, 2, 2);
@@ -194,7 +194,7 @@ static void test_refused(void **state) {
         "(pid 7)");
 }
 
-static void test_other_texts_and_strangers(void **state) {
+UNIT_TEST(test_other_texts_and_strangers) {
   struct absent a = {.hosts = "\x1b[31mred\n", .text = "\xff"};
   struct waiting w = base(1, 2, 2);
   w.missing = 1;
@@ -205,13 +205,4 @@ static void test_other_texts_and_strangers(void **state) {
         "(never came: \\xff)");
   w.text = "round 3 of job j has its 2 nodes";
   check(&w, 5000, "round 3 of job j has its 2 nodes");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_too_few),        cmocka_unit_test(test_nodes_of_the_last_round_are_lacking),
-      cmocka_unit_test(test_who_is_missing), cmocka_unit_test(test_what_comes_next),
-      cmocka_unit_test(test_refused),        cmocka_unit_test(test_other_texts_and_strangers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

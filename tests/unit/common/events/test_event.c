@@ -22,7 +22,7 @@ static json_t *read_line(const struct event *e) {
   return v;
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   for (int i = 0; i < EVENT_NAME_COUNT; i++) {
     const char *name = event_name(i), *last = strrchr(name, '.');
     assert_true(strlen(name) <= EVENT_NAME_MAX && !strncmp(name, "rdzv.", 5) && last && last > name + 4);
@@ -38,7 +38,7 @@ static void test_lists(void **state) {
     for (int k = 0; k < i; k++) assert_string_not_equal(event_field_key(i), event_field_key(k));
 }
 
-static void test_line(void **state) {
+UNIT_TEST(test_line) {
   struct event e;
   struct buf line = BUF_INIT;
   event_init(&e, EVENT_ROUND_FAILED, 1700000000123);
@@ -58,7 +58,7 @@ static void test_line(void **state) {
   buf_finish(&line);
 }
 
-static void test_numbers(void **state) {
+UNIT_TEST(test_numbers) {
   struct event e;
   event_init(&e, EVENT_JOB_PROGRESS, 1);
   event_int(&e, EVENT_STEP, INT64_MAX);
@@ -72,7 +72,7 @@ static void test_numbers(void **state) {
 }
 
 /* Texts of a peer: too long, not UTF-8, characters that move the cursor. All of an event's texts at their longest fit. */
-static void test_hostile_texts(void **state) {
+UNIT_TEST(test_hostile_texts) {
   char escapes[EVENT_TEXT_MAX + 100], wide[EVENT_TEXT_MAX + 100];
   memset(escapes, 0x1b, sizeof escapes);
   escapes[sizeof escapes - 1] = '\0';
@@ -98,7 +98,7 @@ static void test_hostile_texts(void **state) {
   json_decref(v);
 }
 
-static void test_sound(void **state) {
+UNIT_TEST(test_sound) {
   static const char *const bad[] = {"",
                                     "{",
                                     "[]",
@@ -129,7 +129,7 @@ static size_t chosen(const struct event_filter *f) {
   return n;
 }
 
-static void test_filter(void **state) {
+UNIT_TEST(test_filter) {
   struct event_filter f;
   struct err e = ERR_INIT;
   assert_int_equal(event_filter_read(&f, EVENT_FILTER_DEFAULT, &e), 0);
@@ -150,12 +150,4 @@ static void test_filter(void **state) {
     if (strncmp(e.text, wrong[i][1], strlen(wrong[i][1])) != 0) fail_msg("%s", e.text);
     assert_non_null(strstr(e.text, "names no event"));
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lists),         cmocka_unit_test(test_line),  cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_hostile_texts), cmocka_unit_test(test_sound), cmocka_unit_test(test_filter),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

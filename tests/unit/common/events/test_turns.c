@@ -23,7 +23,7 @@ static bool run(struct turns *t, uint64_t now_ms, const char *name) {
   return true;
 }
 
-static void test_order(void **state) {
+UNIT_TEST(test_order) {
   struct turns t;
   turns_init(&t);
   assert_true(turns_deadline(&t) == UINT64_MAX);
@@ -38,7 +38,7 @@ static void test_order(void **state) {
   assert_int_equal(t.dropped, 0);
 }
 
-static void test_at_once(void **state) {
+UNIT_TEST(test_at_once) {
   struct turns t;
   struct turn *out[TURNS_AT_ONCE];
   turns_init(&t);
@@ -52,7 +52,7 @@ static void test_at_once(void **state) {
   turns_finish(&t);
 }
 
-static void test_a_minute(void **state) {
+UNIT_TEST(test_a_minute) {
   struct turns t;
   turns_init(&t);
   for (int i = 0; i < TURNS_PER_MINUTE + 2; i++) add(&t, "a", "", false);
@@ -66,7 +66,7 @@ static void test_a_minute(void **state) {
   turns_finish(&t);
 }
 
-static void test_urgent(void **state) {
+UNIT_TEST(test_urgent) {
   struct turns t;
   char name[16];
   turns_init(&t);
@@ -88,7 +88,7 @@ static void test_urgent(void **state) {
   turns_finish(&t);
 }
 
-static void test_a_queue_of_urgent_ones(void **state) {
+UNIT_TEST(test_a_queue_of_urgent_ones) {
   struct turns t;
   turns_init(&t);
   for (int i = 0; i < TURNS_QUEUE; i++) assert_true(add(&t, "end", "", true));
@@ -99,7 +99,7 @@ static void test_a_queue_of_urgent_ones(void **state) {
 }
 
 /* One floods. The other's first event, and root's, run at once; then both users run in turn. */
-static void test_users_take_turns(void **state) {
+UNIT_TEST(test_users_take_turns) {
   struct turns t;
   turns_init(&t);
   for (int i = 0; i < TURNS_QUEUE; i++) assert_true(add_of(&t, "uid 1", "flood"));
@@ -115,7 +115,7 @@ static void test_users_take_turns(void **state) {
 }
 
 /* Commands that hang leave places: one to root, and one to another user. */
-static void test_places(void **state) {
+UNIT_TEST(test_places) {
   struct turns t;
   struct turn *out[TURNS_AT_ONCE];
   turns_init(&t);
@@ -137,7 +137,7 @@ static void test_places(void **state) {
 }
 
 /* Many users fill all queues: who has most gives way to one who comes. */
-static void test_the_longest_queue_gives_way(void **state) {
+UNIT_TEST(test_the_longest_queue_gives_way) {
   struct turns t;
   char owner[16];
   turns_init(&t);
@@ -152,7 +152,7 @@ static void test_the_longest_queue_gives_way(void **state) {
 }
 
 /* Owners are forgotten when they have nothing and their minute is over; until then there are so many at most. */
-static void test_owners_are_bounded(void **state) {
+UNIT_TEST(test_owners_are_bounded) {
   struct turns t;
   char owner[16];
   turns_init(&t);
@@ -168,7 +168,7 @@ static void test_owners_are_bounded(void **state) {
 }
 
 /* Neither the owners nor the last events of their jobs, which nothing can push out, take root's place. */
-static void test_users_leave_room_for_root(void **state) {
+UNIT_TEST(test_users_leave_room_for_root) {
   struct turns t;
   char owner[16];
   turns_init(&t);
@@ -184,7 +184,7 @@ static void test_users_leave_room_for_root(void **state) {
   turns_finish(&t);
 }
 
-static void test_a_complaint_comes_again(void **state) {
+UNIT_TEST(test_a_complaint_comes_again) {
   struct turns t;
   const char *owner;
   turns_init(&t);
@@ -198,21 +198,4 @@ static void test_a_complaint_comes_again(void **state) {
   assert_int_equal(turns_complain(&t, 5 + TURNS_WARN_MS, &owner), 3);
   assert_int_equal(turns_complain(&t, 5 + TURNS_WARN_MS, &owner), 0);
   turns_finish(&t);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_at_once),
-      cmocka_unit_test(test_a_minute),
-      cmocka_unit_test(test_urgent),
-      cmocka_unit_test(test_a_queue_of_urgent_ones),
-      cmocka_unit_test(test_users_take_turns),
-      cmocka_unit_test(test_places),
-      cmocka_unit_test(test_the_longest_queue_gives_way),
-      cmocka_unit_test(test_owners_are_bounded),
-      cmocka_unit_test(test_users_leave_room_for_root),
-      cmocka_unit_test(test_a_complaint_comes_again),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static int parse(const char *text, struct key *k, struct err *e) {
   return key_parse(text, strlen(text), k, e);
 }
 
-static void test_both_forms_are_read_and_written(void **state) {
+UNIT_TEST(test_both_forms_are_read_and_written) {
   static const char *const texts[] = {DIGITS, "1000:" DIGITS, "0:" DIGITS, "4294967294:" DIGITS};
   static const int64_t uids[] = {KEY_OWN, 1000, 0, 4294967294};
   for (int i = 0; i < 4; i++) {
@@ -29,7 +29,7 @@ static void test_both_forms_are_read_and_written(void **state) {
   }
 }
 
-static void test_other_texts_are_refused_and_not_shown(void **state) {
+UNIT_TEST(test_other_texts_are_refused_and_not_shown) {
   static const char *const texts[] = {"",
                                       "secret",
                                       DIGITS "0",
@@ -52,7 +52,7 @@ static void test_other_texts_are_refused_and_not_shown(void **state) {
 }
 
 /* The numbers are of Python's hmac: hmac.digest(bytes(range(32)), b"rdzv user key\0" + struct.pack("<I", 1000), "sha256"). */
-static void test_a_users_key_and_a_token_follow_from_the_key(void **state) {
+UNIT_TEST(test_a_users_key_and_a_token_follow_from_the_key) {
   struct key own, user, again;
   char text[KEY_TEXT_MAX + 1];
   parse(DIGITS, &own, NULL);
@@ -69,7 +69,7 @@ static void test_a_users_key_and_a_token_follow_from_the_key(void **state) {
   assert_true(own.uid == KEY_OWN && own.bytes[5] == 0);
 }
 
-static void test_secrets_are_zeroed_and_used_again(void **state) {
+UNIT_TEST(test_secrets_are_zeroed_and_used_again) {
   enum { MANY = 2000 };
   static char *pieces[MANY];
   for (int i = 0; i < MANY; i++) {
@@ -83,14 +83,4 @@ static void test_secrets_are_zeroed_and_used_again(void **state) {
   assert_ptr_equal(secret_alloc(), last);
   for (int i = 0; i < MANY; i++) secret_free(pieces[i]);
   secret_free(NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_both_forms_are_read_and_written),
-      cmocka_unit_test(test_other_texts_are_refused_and_not_shown),
-      cmocka_unit_test(test_a_users_key_and_a_token_follow_from_the_key),
-      cmocka_unit_test(test_secrets_are_zeroed_and_used_again),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

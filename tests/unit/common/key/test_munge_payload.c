@@ -24,7 +24,7 @@ static struct key user_key(int64_t uid) {
   return k;
 }
 
-static void test_a_request_is_read_as_it_was_written(void **state) {
+UNIT_TEST(test_a_request_is_read_as_it_was_written) {
   struct munge_nonce n = nonce(), found;
   char text[MUNGE_PAYLOAD_MAX + 1];
   size_t len = munge_request_format(&n, text);
@@ -34,7 +34,7 @@ static void test_a_request_is_read_as_it_was_written(void **state) {
   assert_memory_equal(&found, &n, sizeof n);
 }
 
-static void test_an_answer_is_read_as_it_was_written(void **state) {
+UNIT_TEST(test_an_answer_is_read_as_it_was_written) {
   struct munge_nonce n = nonce();
   struct key k = user_key(1000), found;
   char text[MUNGE_PAYLOAD_MAX + 1];
@@ -45,14 +45,14 @@ static void test_an_answer_is_read_as_it_was_written(void **state) {
   assert_true(key_equal(&k, &found));
 }
 
-static void test_the_longest_answer_fits(void **state) {
+UNIT_TEST(test_the_longest_answer_fits) {
   struct munge_nonce n = nonce();
   struct key k = user_key(UINT32_MAX);
   char text[MUNGE_PAYLOAD_MAX + 1];
   assert_in_range(munge_answer_format(&n, &k, text), 1, MUNGE_PAYLOAD_MAX);
 }
 
-static void test_other_requests_are_refused(void **state) {
+UNIT_TEST(test_other_requests_are_refused) {
   static const char *const texts[] = {
       "",
       "rdzv-key-request 1 ",
@@ -71,7 +71,7 @@ static void test_other_requests_are_refused(void **state) {
   }
 }
 
-static void test_other_answers_are_refused_and_leave_no_key(void **state) {
+UNIT_TEST(test_other_answers_are_refused_and_leave_no_key) {
   static const struct {
     const char *text, *why;
     int code;
@@ -99,7 +99,7 @@ static void test_other_answers_are_refused_and_leave_no_key(void **state) {
   }
 }
 
-static void test_only_root_the_same_user_and_the_service_may_give_keys(void **state) {
+UNIT_TEST(test_only_root_the_same_user_and_the_service_may_give_keys) {
   struct err e = ERR_INIT;
   assert_int_equal(munge_encoder_check(0, 1000, MUNGE_NO_USER, &e), 0);
   assert_int_equal(munge_encoder_check(1000, 1000, MUNGE_NO_USER, &e), 0);
@@ -109,16 +109,4 @@ static void test_only_root_the_same_user_and_the_service_may_give_keys(void **st
   assert_non_null(strstr(e.text, "uid 1001"));
   assert_non_null(strstr(e.text, "--munge-user"));
   assert_int_equal(munge_encoder_check(UINT32_MAX, 1000, MUNGE_NO_USER, NULL), -EACCES);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_request_is_read_as_it_was_written),
-      cmocka_unit_test(test_an_answer_is_read_as_it_was_written),
-      cmocka_unit_test(test_the_longest_answer_fits),
-      cmocka_unit_test(test_other_requests_are_refused),
-      cmocka_unit_test(test_other_answers_are_refused_and_leave_no_key),
-      cmocka_unit_test(test_only_root_the_same_user_and_the_service_may_give_keys),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,11 +116,11 @@ static void assert_refused(int rc, const char *part) {
   assert_null(strstr(error.text, "0102030405"));
 }
 
-static void test_nothing_was_given(void **state) {
+UNIT_TEST_WITH(test_nothing_was_given, setup, teardown) {
   assert_found(find(none), "", KEY_SOURCE_UNSET, "");
 }
 
-static void test_each_word_gives_a_key(void **state) {
+UNIT_TEST_WITH(test_each_word_gives_a_key, setup, teardown) {
   char text[300];
   const char *path = put_key("a", DIGITS "\n");
   snprintf(text, sizeof(text), "--key-file %s", path);
@@ -141,7 +141,7 @@ static void test_each_word_gives_a_key(void **state) {
   assert_found(find(with_insecure(true, OPT_FROM_ARGV)), "", KEY_SOURCE_INSECURE, "none (--insecure)");
 }
 
-static void test_the_nearest_word_counts(void **state) {
+UNIT_TEST_WITH(test_the_nearest_word_counts, setup, teardown) {
   char a[256], b[256];
   snprintf(a, sizeof(a), "%s", put_key("a", DIGITS));
   snprintf(b, sizeof(b), "%s", put_key("b", OTHER));
@@ -159,7 +159,7 @@ static void test_the_nearest_word_counts(void **state) {
   assert_int_equal(origin.kind, KEY_SOURCE_UNSET);
 }
 
-static void test_two_words_of_a_rank_exclude_each_other(void **state) {
+UNIT_TEST_WITH(test_two_words_of_a_rank_exclude_each_other, setup, teardown) {
   struct key_options o = with_file(put_key("a", DIGITS), OPT_FROM_ARGV);
   o.insecure = true;
   o.insecure_from = OPT_FROM_ARGV;
@@ -169,7 +169,7 @@ static void test_two_words_of_a_rank_exclude_each_other(void **state) {
   assert_refused(find(none), "RDZV_KEY and RDZV_INSECURE exclude each other");
 }
 
-static void test_a_wrong_variable_is_refused_unless_overridden(void **state) {
+UNIT_TEST_WITH(test_a_wrong_variable_is_refused_unless_overridden, setup, teardown) {
   setenv("RDZV_KEY", OTHER "0", 1);
   assert_refused(find(none), "RDZV_KEY: a key is 64 hex digits");
   assert_null(getenv("RDZV_KEY"));
@@ -185,7 +185,7 @@ static void test_a_wrong_variable_is_refused_unless_overridden(void **state) {
 }
 
 /* /proc/PID/environ shows the memory in which the process got its environment. */
-static void test_the_environment_that_the_kernel_shows_has_no_key(void **state) {
+UNIT_TEST_WITH(test_the_environment_that_the_kernel_shows_has_no_key, setup, teardown) {
   char text[65536];
   int ends[2], status;
   assert_int_equal(pipe(ends), 0);
@@ -236,7 +236,7 @@ static int find_fd(int fd) {
   return find(o);
 }
 
-static void test_a_descriptor_is_read_to_its_end_and_closed(void **state) {
+UNIT_TEST_WITH(test_a_descriptor_is_read_to_its_end_and_closed, setup, teardown) {
   char text[32];
   int fd = fd_of("5:" DIGITS "\n");
   snprintf(text, sizeof(text), "--key-fd %d", fd);
@@ -248,7 +248,7 @@ static void test_a_descriptor_is_read_to_its_end_and_closed(void **state) {
   assert_refused(find_fd(fd_of(DIGITS DIGITS)), "more than a key");
 }
 
-static void test_a_pipe_carries_key_and_source(void **state) {
+UNIT_TEST_WITH(test_a_pipe_carries_key_and_source, setup, teardown) {
   static const char *const words[] = {"",          " (default file)",   " (key file)", " (RDZV_KEY)",
                                       " (random)", " (state directory)"};
   char text[64];
@@ -268,7 +268,7 @@ static int find_file(const char *path) {
   return find(with_file(path, OPT_FROM_ARGV));
 }
 
-static void test_a_file_of_others_is_refused(void **state) {
+UNIT_TEST_WITH(test_a_file_of_others_is_refused, setup, teardown) {
   static const mode_t wrong[] = {0644, 0640, 0604, 0620, 0602, 0610, 0601};
   put_key("a", DIGITS);
   assert_int_equal(chown(in_tree("a"), (uid_t)-1, geteuid() == 0 ? 7 : getegid()), 0);
@@ -290,7 +290,7 @@ static void test_a_file_of_others_is_refused(void **state) {
   assert_refused(find_file(in_tree("a")), "it belongs to uid 4711");
 }
 
-static void test_what_is_not_a_file_is_refused(void **state) {
+UNIT_TEST_WITH(test_what_is_not_a_file_is_refused, setup, teardown) {
   assert_refused(find_file(in_tree("none")), "none: cannot open it: No such file");
   assert_int_equal(mkfifo(in_tree("fifo"), 0600), 0);
   assert_refused(find_file(in_tree("fifo")), "it is not a regular file");
@@ -299,7 +299,7 @@ static void test_what_is_not_a_file_is_refused(void **state) {
   assert_refused(find_file("/dev/zero"), "it is not a regular file");
 }
 
-static void test_what_is_not_a_key_is_refused(void **state) {
+UNIT_TEST_WITH(test_what_is_not_a_key_is_refused, setup, teardown) {
   static const char *const texts[] = {"", "\n", "secret\n", OTHER "0\n", DIGITS "\n" DIGITS "\n"};
   for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
     put_key("a", texts[i]);
@@ -309,7 +309,7 @@ static void test_what_is_not_a_key_is_refused(void **state) {
   assert_refused(find_file(put_key("big", DIGITS DIGITS DIGITS)), "it is larger than a key");
 }
 
-static void test_a_named_link_is_followed_if_it_is_ours(void **state) {
+UNIT_TEST_WITH(test_a_named_link_is_followed_if_it_is_ours, setup, teardown) {
   put_key("a", DIGITS);
   assert_int_equal(symlink("a", in_tree("link")), 0);
   assert_int_equal(find_file(in_tree("link")), 0);
@@ -329,7 +329,7 @@ static mode_t mode_of(const char *path) {
   return st.st_mode & 07777;
 }
 
-static void test_the_default_file_is_created_once(void **state) {
+UNIT_TEST_WITH(test_the_default_file_is_created_once, setup, teardown) {
   char first[KEY_TEXT_MAX + 1], text[300];
   mode_t umask_before = umask(0777);
   snprintf(text, sizeof(text), "%s (will be created)", in_tree("config/rdzv/key"));
@@ -351,7 +351,7 @@ static void test_the_default_file_is_created_once(void **state) {
   }
 }
 
-static void test_places_of_the_default_file(void **state) {
+UNIT_TEST_WITH(test_places_of_the_default_file, setup, teardown) {
   char text[300];
   unsetenv("XDG_CONFIG_HOME");
   setenv("HOME", tree.root, 1);
@@ -370,7 +370,7 @@ static void test_places_of_the_default_file(void **state) {
   assert_int_equal(mode_of("state/key"), 0600);
 }
 
-static void test_a_default_file_that_is_not_safe_is_refused(void **state) {
+UNIT_TEST_WITH(test_a_default_file_that_is_not_safe_is_refused, setup, teardown) {
   assert_int_equal(find_default(true), 0);
   assert_int_equal(chmod(in_tree("config/rdzv/key"), 0604), 0);
   assert_refused(find_default(true), "other users have access to it (mode 0604): chmod 600 it");
@@ -394,7 +394,7 @@ static void test_a_default_file_that_is_not_safe_is_refused(void **state) {
   assert_refused(find_default(true), "others can write to its folder");
 }
 
-static void test_a_home_that_cannot_be_written_names_the_remedy(void **state) {
+UNIT_TEST_WITH(test_a_home_that_cannot_be_written_names_the_remedy, setup, teardown) {
   tree_put(&tree, "", "file");
   setenv("XDG_CONFIG_HOME", in_tree("file"), 1);
   assert_refused(find_default(true), "Not a directory; otherwise give --key-file FILE");
@@ -413,7 +413,7 @@ static void race(int start, int out) {
   _exit(write(out, text, 64) == 64 ? 0 : 2);
 }
 
-static void test_eight_processes_at_once_agree(void **state) {
+UNIT_TEST_WITH(test_eight_processes_at_once_agree, setup, teardown) {
   for (int round = 0; round < 20; round++) {
     char path[32], text[RACERS * 64];
     int start[2], out[2], status;
@@ -444,24 +444,5 @@ static void test_eight_processes_at_once_agree(void **state) {
 
 int main(int argc, char **argv) {
   if (strcmp(argv[0], "look") == 0) return look();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_nothing_was_given, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_each_word_gives_a_key, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_the_nearest_word_counts, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_two_words_of_a_rank_exclude_each_other, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_wrong_variable_is_refused_unless_overridden, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_the_environment_that_the_kernel_shows_has_no_key, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_descriptor_is_read_to_its_end_and_closed, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_pipe_carries_key_and_source, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_file_of_others_is_refused, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_what_is_not_a_file_is_refused, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_what_is_not_a_key_is_refused, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_named_link_is_followed_if_it_is_ours, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_the_default_file_is_created_once, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_places_of_the_default_file, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_default_file_that_is_not_safe_is_refused, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_home_that_cannot_be_written_names_the_remedy, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_eight_processes_at_once_agree, setup, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -31,12 +31,7 @@ static void check_close(int keys, bool at_once) {
   assert_true(closed);
 }
 
-static void test_close(void **state) {
+UNIT_TEST_WITH(test_close, set_up, tear_down) {
   check_close(1000, true);
   check_close(300000, false);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_close, set_up, tear_down)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-static void test_split_at_every_byte(void **state) {
+UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   struct buf q = BUF_INIT, a = BUF_INIT;
   buf_append(&q, hello, sizeof(hello));
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 0x1234});
@@ -51,7 +51,7 @@ static void test_split_at_every_byte(void **state) {
   buf_finish(&a);
 }
 
-static void test_pipelined(void **state) {
+UNIT_TEST_WITH(test_pipelined, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -67,7 +67,7 @@ static void test_pipelined(void **state) {
 }
 
 /* Waiters are answered in the order in which they asked, in the turn of the request that releases them. */
-static void test_release(void **state) {
+UNIT_TEST_WITH(test_release, set_up, tear_down) {
   enum { N = 50 };
   start(&(struct c10d_server_config){0});
   int fd[N], setter = connect_new();
@@ -95,7 +95,7 @@ static void test_release(void **state) {
 }
 
 /* Who gives up after its release finds the release in front of the answer to its giving up. */
-static void test_cancel_after_release(void **state) {
+UNIT_TEST_WITH(test_cancel_after_release, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int waiter = connect_new(), setter = connect_new();
   struct buf q = BUF_INIT;
@@ -119,7 +119,7 @@ static void test_cancel_after_release(void **state) {
   stop();
 }
 
-static void test_malformed(void **state) {
+UNIT_TEST_WITH(test_malformed, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -141,7 +141,7 @@ static void test_malformed(void **state) {
   stop();
 }
 
-static void test_lingering_has_an_end(void **state) {
+UNIT_TEST_WITH(test_lingering_has_an_end, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   put(fd, "\x63", 1);
@@ -154,7 +154,7 @@ static void test_lingering_has_an_end(void **state) {
 }
 
 /* What was sent before the end is obeyed, even where the end is a reset. */
-static void test_last_words(void **state) {
+UNIT_TEST_WITH(test_last_words, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fds[2];
   struct err e = ERR_INIT;
@@ -179,7 +179,7 @@ static void test_last_words(void **state) {
 }
 
 /* Asks for much, closes its sending direction, then reads. */
-static void test_half_closed(void **state) {
+UNIT_TEST_WITH(test_half_closed, set_up, tear_down) {
   enum { SIZE = 3000000 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
@@ -207,7 +207,7 @@ static void test_half_closed(void **state) {
   stop();
 }
 
-static void test_close_while_busy(void **state) {
+UNIT_TEST_WITH(test_close_while_busy, set_up, tear_down) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){0});
   int stalled = connect_new(), waiting = connect_new(), partial = connect_new(), silent = connect_unix(NULL, 0);
@@ -237,7 +237,7 @@ static void test_close_while_busy(void **state) {
 }
 
 /* Sessions: the daemon's keys of a rendezvous go with their deadline, for which the server sets its timer. */
-static void test_session_deadline(void **state) {
+UNIT_TEST_WITH(test_session_deadline, set_up, tear_down) {
   start(&(struct c10d_server_config){.store = {.session_prefix = "/s.", .session_ttl_ms = 100}});
   int fd = connect_new(), bystander = connect_new();
   struct buf q = BUF_INIT;
@@ -256,7 +256,7 @@ static void test_session_deadline(void **state) {
   stop();
 }
 
-static void test_quota_names_itself(void **state) {
+UNIT_TEST_WITH(test_quota_names_itself, set_up, tear_down) {
   start(&(struct c10d_server_config){.store = {.max_keys = 2}});
   int fd = connect_new(), other = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -277,16 +277,4 @@ static void test_quota_names_itself(void **state) {
   close(fd);
   close(other);
   stop();
-}
-
-#define test(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      test(split_at_every_byte),  test(pipelined),          test(release),
-      test(cancel_after_release), test(malformed),          test(lingering_has_an_end),
-      test(last_words),           test(half_closed),        test(close_while_busy),
-      test(session_deadline),     test(quota_names_itself),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static int option_of(int fd, int level, int option) {
 }
 
 /* They are set on the listening socket only. */
-static void test_options_of_accepted_connections(void **state) {
+UNIT_TEST_WITH(test_options_of_accepted_connections, set_up, tear_down) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
@@ -102,7 +102,7 @@ static void note_undecided(void *ctx, const struct c10d_caller *caller, struct e
   err_set(why, -ETIMEDOUT, "node %u has not answered", (unsigned)caller->from.bytes[3]);
 }
 
-static void test_at_once(void **state) {
+UNIT_TEST_WITH(test_at_once, set_up, tear_down) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
@@ -125,7 +125,7 @@ static void test_at_once(void **state) {
 }
 
 /* What it has sent stays in the kernel until it is let in. */
-static void test_later(void **state) {
+UNIT_TEST_WITH(test_later, set_up, tear_down) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
@@ -166,7 +166,7 @@ static void test_later(void **state) {
 }
 
 /* Its owner was found by the numbers of the connection, which another one may have by then. */
-static void test_reset_meanwhile(void **state) {
+UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
   struct door d = {0};
   struct sockaddr_in sa;
   struct buf add = BUF_INIT;
@@ -195,7 +195,7 @@ static void test_reset_meanwhile(void **state) {
   stop();
 }
 
-static void test_nobody_decides(void **state) {
+UNIT_TEST_WITH(test_nobody_decides, set_up, tear_down) {
   enum { DECIDE_MS = 100 };
   struct door d = {0};
   struct sockaddr_in sa;
@@ -220,7 +220,7 @@ static void test_nobody_decides(void **state) {
 }
 
 /* Callers of a stranger take no place of a client, and have a limit of their own. */
-static void test_callers_have_limits(void **state) {
+UNIT_TEST_WITH(test_callers_have_limits, set_up, tear_down) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .max_connections = 1, .max_callers = 2, .ctx = &d});
@@ -245,7 +245,7 @@ static void test_callers_have_limits(void **state) {
   stop(); /* with one that still waits */
 }
 
-static void test_limits(void **state) {
+UNIT_TEST_WITH(test_limits, set_up, tear_down) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.max_connections = 3, .max_per_address = 2});
   open_listener(&sa);
@@ -266,7 +266,7 @@ static void test_limits(void **state) {
 }
 
 /* Without descriptors nobody is accepted, nothing spins, and those who wait are taken when there is room again. */
-static void test_no_descriptors(void **state) {
+UNIT_TEST_WITH(test_no_descriptors, set_up, tear_down) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
@@ -302,7 +302,7 @@ static void test_no_descriptors(void **state) {
   stop();
 }
 
-static void test_silent_is_closed(void **state) {
+UNIT_TEST_WITH(test_silent_is_closed, set_up, tear_down) {
   start(&(struct c10d_server_config){.silent_ms = 100});
   int silent = connect_unix(NULL, 0), half = connect_unix(hello, 3), known = connect_new();
   int byte = connect_unix("\3", 1); /* GET as before 2.2, and no more of it */
@@ -330,7 +330,7 @@ static void put_old(int fd) {
 }
 
 /* 1.13: as many silent ones of an address as it has others, and not longer than they. */
-static void test_silent_second(void **state) {
+UNIT_TEST_WITH(test_silent_second, set_up, tear_down) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.silent_ms = 100});
   open_listener(&sa);
@@ -355,7 +355,7 @@ static void test_silent_second(void **state) {
 }
 
 /* Number 8 deletes in 1.13 and appends in 2.1. */
-static void test_companion_tells_the_numbering(void **state) {
+UNIT_TEST_WITH(test_companion_tells_the_numbering, set_up, tear_down) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
@@ -403,7 +403,7 @@ static void test_companion_tells_the_numbering(void **state) {
 
 /* A request of an old client's that came in pieces, and in the piece that completes it something that ends the
  * connection. */
-static void test_old_client_ends_behind_a_large_request(void **state) {
+UNIT_TEST_WITH(test_old_client_ends_behind_a_large_request, set_up, tear_down) {
   enum { SIZE = 1 << 20, LAST = 100 };
   start(&(struct c10d_server_config){0});
   char *value = xcalloc(1, SIZE), many[9] = {10, 0, 0, 0, 0, 0, 1};
@@ -427,7 +427,7 @@ static void test_old_client_ends_behind_a_large_request(void **state) {
   stop();
 }
 
-static void test_adopt_silent(void **state) {
+UNIT_TEST_WITH(test_adopt_silent, set_up, tear_down) {
   int fds[2][2];
   struct err e = ERR_INIT;
   struct buf q = BUF_INIT;
@@ -449,25 +449,4 @@ static void test_adopt_silent(void **state) {
   close(fds[1][1]);
   buf_finish(&q);
   stop();
-}
-
-#define test(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      test(options_of_accepted_connections),
-      test(at_once),
-      test(later),
-      test(reset_meanwhile),
-      test(nobody_decides),
-      test(callers_have_limits),
-      test(limits),
-      test(no_descriptors),
-      test(silent_is_closed),
-      test(silent_second),
-      test(companion_tells_the_numbering),
-      test(old_client_ends_behind_a_large_request),
-      test(adopt_silent),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

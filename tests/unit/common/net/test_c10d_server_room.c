@@ -12,7 +12,7 @@
 #include "tests/rig/unit.h"
 
 /* A value of the greatest size, many times: through sockets that hold far less. */
-static void test_large_values(void **state) {
+UNIT_TEST_WITH(test_large_values, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   char *value = xmalloc(C10D_VALUE_MAX);
@@ -39,7 +39,7 @@ static void test_large_values(void **state) {
 }
 
 /* It asks for much and reads nothing: no more requests are taken; when it reads at last, everything comes, in order. */
-static void test_slow_reader(void **state) {
+UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
   enum { SIZE = 100000, N = 400 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new(), other = connect_new();
@@ -80,7 +80,7 @@ static void test_slow_reader(void **state) {
   stop();
 }
 
-static void test_who_takes_nothing_is_dropped(void **state) {
+UNIT_TEST_WITH(test_who_takes_nothing_is_dropped, set_up, tear_down) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){.stall_ms = 100});
   int fd = connect_new();
@@ -103,7 +103,7 @@ static void test_who_takes_nothing_is_dropped(void **state) {
   stop();
 }
 
-static void test_buffers_are_bounded_together(void **state) {
+UNIT_TEST_WITH(test_buffers_are_bounded_together, set_up, tear_down) {
   enum { N = 20, SIZE = 60000 };
   start(&(struct c10d_server_config){.max_buffered = 1 << 20});
   int fd[N];
@@ -126,7 +126,7 @@ static void test_buffers_are_bounded_together(void **state) {
 }
 
 /* Each of them has sent half of something large: they become whole, some after the others. */
-static void test_large_requests_wait_for_room(void **state) {
+UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
   enum { N = 12, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 32 << 20});
   char *value = xcalloc(1, SIZE);
@@ -157,7 +157,7 @@ static void test_large_requests_wait_for_room(void **state) {
 }
 
 /* Who was granted room and says no more loses it to who wants it, and only then. */
-static void test_who_keeps_room_is_dropped(void **state) {
+UNIT_TEST_WITH(test_who_keeps_room_is_dropped, set_up, tear_down) {
   enum { SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 16 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
@@ -186,7 +186,7 @@ static void test_who_keeps_room_is_dropped(void **state) {
 
 /* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things
  * are answered meanwhile. */
-static void test_large_replies_wait_for_room(void **state) {
+UNIT_TEST_WITH(test_large_replies_wait_for_room, set_up, tear_down) {
   enum { N = 20, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 24 << 20});
   char *value = xcalloc(1, SIZE);
@@ -241,7 +241,7 @@ static void test_large_replies_wait_for_room(void **state) {
 }
 
 /* Who waits for room may go, and the server may. */
-static void test_end_of_who_waits_for_room(void **state) {
+UNIT_TEST_WITH(test_end_of_who_waits_for_room, set_up, tear_down) {
   enum { N = 8, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 8 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
@@ -272,7 +272,7 @@ static void test_end_of_who_waits_for_room(void **state) {
 
 /* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their
  * turns in the end. */
-static void test_no_turn_of_the_loop_is_long(void **state) {
+UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   enum { N = 20, KEYS = C10D_KEYS_MAX };
   start(&(struct c10d_server_config){0});
   struct slice *keys = xcalloc(KEYS, sizeof(*keys));
@@ -310,21 +310,4 @@ static void test_no_turn_of_the_loop_is_long(void **state) {
   free(keys);
   buf_finish(&q);
   stop();
-}
-
-#define test(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      test(large_values),
-      test(slow_reader),
-      test(who_takes_nothing_is_dropped),
-      test(buffers_are_bounded_together),
-      test(large_requests_wait_for_room),
-      test(who_keeps_room_is_dropped),
-      test(large_replies_wait_for_room),
-      test(end_of_who_waits_for_room),
-      test(no_turn_of_the_loop_is_long),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

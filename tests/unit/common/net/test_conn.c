@@ -18,7 +18,7 @@
 #include "tests/rig/conn.h"
 #include "tests/rig/unit.h"
 
-static void test_split_at_every_byte(void **state) {
+UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "one");
@@ -45,7 +45,7 @@ static void test_split_at_every_byte(void **state) {
 }
 
 /* The owner has read the first bytes: they count as bytes that were read, wherever they were cut. */
-static void test_fed_bytes(void **state) {
+UNIT_TEST_WITH(test_fed_bytes, set_up, tear_down) {
   struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "one");
@@ -63,7 +63,7 @@ static void test_fed_bytes(void **state) {
 }
 
 /* One message after each pause, whatever comes meanwhile; and the end of the stream after all of them. */
-static void test_pauses(void **state) {
+UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   struct buf b = BUF_INIT;
   struct side s = {.on_msg = PAUSE};
   int fd = serve(&s);
@@ -115,7 +115,7 @@ static bool may_take(struct conn *c, enum msg_type type) {
 }
 
 /* A message that waits holds up what is behind it, wherever that was cut, and the end of the connection. */
-static void test_messages_that_wait(void **state) {
+UNIT_TEST_WITH(test_messages_that_wait, set_up, tear_down) {
   struct conn_callbacks cb = callbacks;
   struct buf b = BUF_INIT;
   cb.may_take = may_take;
@@ -150,7 +150,7 @@ static void test_messages_that_wait(void **state) {
   buf_finish(&b);
 }
 
-static void test_a_connection_that_waits_is_closed(void **state) {
+UNIT_TEST_WITH(test_a_connection_that_waits_is_closed, set_up, tear_down) {
   for (int flushed = 0; flushed < 2; flushed++) {
     struct conn_callbacks cb = callbacks;
     struct side s = {0};
@@ -172,7 +172,7 @@ static void test_a_connection_that_waits_is_closed(void **state) {
   }
 }
 
-static void test_ten_thousand_frames_in_one_write(void **state) {
+UNIT_TEST_WITH(test_ten_thousand_frames_in_one_write, set_up, tear_down) {
   int fds[2];
   struct side server = {.quiet = true}, client = {.quiet = true};
   struct buf b = BUF_INIT;
@@ -193,7 +193,7 @@ static void test_ten_thousand_frames_in_one_write(void **state) {
   buf_finish(&b);
 }
 
-static void test_messages_both_ways(void **state) {
+UNIT_TEST_WITH(test_messages_both_ways, set_up, tear_down) {
   int fds[2];
   struct side server = {0}, client = {0};
   pair_tcp(AF_INET, "127.0.0.1", fds);
@@ -211,7 +211,7 @@ static void test_messages_both_ways(void **state) {
   finish(&server, -1, "native msg:hi msg:there end:0:closed by the peer closed");
 }
 
-static void test_slow_reader_is_closed_by_name(void **state) {
+UNIT_TEST_WITH(test_slow_reader_is_closed_by_name, set_up, tear_down) {
   struct side slow = {.on_end = CLOSE}, closed = {0};
   char *data = xcalloc(1, 1024 * 1024);
   struct bytes *b = bytes_create(data, 1024 * 1024);
@@ -243,7 +243,7 @@ static void check_foreign(const char *first, size_t len, const char *expected) {
   finish(&s, fd, expected);
 }
 
-static void test_foreign_bytes(void **state) {
+UNIT_TEST_WITH(test_foreign_bytes, set_up, tear_down) {
   check_foreign("GET / HTTP/1.1\r\n", 16, "foreign:HTTP:16 end:-71:speaks HTTP, which is not served here closed");
   check_foreign("\x00\xce\xf7\x85\x3c", 5, "foreign:c10d:5 end:-71:speaks c10d, which is not served here closed");
   check_foreign("\x07", 1,
@@ -272,7 +272,7 @@ static void on_owner_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   if (n > 0) say(c->owner, "owner:%.*s", (int)n, buf->base);
 }
 
-static void test_owner_takes_over(void **state) {
+UNIT_TEST_WITH(test_owner_takes_over, set_up, tear_down) {
   struct side s = {.on_foreign = TAKE_OVER};
   int fd = serve(&s);
   struct buf b = BUF_INIT;
@@ -293,7 +293,7 @@ static void test_owner_takes_over(void **state) {
   buf_finish(&b);
 }
 
-static void test_close_inside_every_callback(void **state) {
+UNIT_TEST_WITH(test_close_inside_every_callback, set_up, tear_down) {
   static const enum action ways[] = {CLOSE, CLOSE_FLUSHED};
   for (int i = 0; i < 2; i++) {
     struct side m = {.on_msg = ways[i]}, n = {.on_preface = ways[i]}, f = {.on_foreign = ways[i]},
@@ -318,7 +318,7 @@ static void test_close_inside_every_callback(void **state) {
   }
 }
 
-static void test_how_it_ends(void **state) {
+UNIT_TEST_WITH(test_how_it_ends, set_up, tear_down) {
   struct side clean = {0}, early = {0}, middle = {0}, bad = {0}, garbage = {0}, wrong_way = {0};
   int fd = serve(&clean);
   put_greeting(fd, "a", NULL);
@@ -355,7 +355,7 @@ static void test_how_it_ends(void **state) {
   finish(&wrong_way, fd, "native end:-71:does not seem to be rdzv: REFUSED is not for a daemon to receive closed");
 }
 
-static void test_reset(void **state) {
+UNIT_TEST_WITH(test_reset, set_up, tear_down) {
   int fds[2];
   struct side s = {0};
   pair_tcp(AF_INET, "127.0.0.1", fds);
@@ -371,7 +371,7 @@ static void test_reset(void **state) {
 
 /* A peer says why and closes; we are just writing. Its words are read before the end is told, and never inside the
  * send. */
-static void test_last_words_come_before_a_failed_write(void **state) {
+UNIT_TEST_WITH(test_last_words_come_before_a_failed_write, set_up, tear_down) {
   struct side s = {0};
   int fd = serve(&s);
   put_greeting(fd, "last words", NULL);
@@ -385,7 +385,7 @@ static void test_last_words_come_before_a_failed_write(void **state) {
 }
 
 /* The peer's end of its reading alone: nothing to read tells us, so the failed write does, by itself. */
-static void test_a_failed_write_is_told_from_the_loop(void **state) {
+UNIT_TEST_WITH(test_a_failed_write_is_told_from_the_loop, set_up, tear_down) {
   struct side s = {0};
   int fd = serve(&s);
   put_greeting(fd, "a", NULL);
@@ -396,7 +396,7 @@ static void test_a_failed_write_is_told_from_the_loop(void **state) {
   finish(&s, fd, "native msg:a end:-32:reset by the peer closed");
 }
 
-static void test_limit_is_raised_by_the_owner(void **state) {
+UNIT_TEST_WITH(test_limit_is_raised_by_the_owner, set_up, tear_down) {
   struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "first");
@@ -424,7 +424,7 @@ static void test_limit_is_raised_by_the_owner(void **state) {
 
 /* The longest frame but for a byte, then that byte with much behind it: on_msg sees that not more was read than one
  * such frame holds. */
-static void test_reading_is_bounded(void **state) {
+UNIT_TEST_WITH(test_reading_is_bounded, set_up, tear_down) {
   struct side s = {0};
   struct buf b = BUF_INIT;
   bye(&b, "long");
@@ -449,7 +449,7 @@ static void test_reading_is_bounded(void **state) {
 }
 
 /* All that was sent arrives, although the peer's own words were never read, and then the end. */
-static void test_flush(void **state) {
+UNIT_TEST_WITH(test_flush, set_up, tear_down) {
   enum { N = 30, SIZE = 1024 * 1024 };
   int fds[2];
   struct side s = {0};
@@ -479,7 +479,7 @@ static void test_flush(void **state) {
 }
 
 /* The peer has closed its direction long ago and still reads: flushing does not take its end for an answer. */
-static void test_flush_to_a_half_closed_peer(void **state) {
+UNIT_TEST_WITH(test_flush_to_a_half_closed_peer, set_up, tear_down) {
   struct side s = {.on_end = CLOSE_FLUSHED};
   struct buf got = BUF_INIT;
   int fd = serve(&s);
@@ -500,7 +500,7 @@ static void test_flush_to_a_half_closed_peer(void **state) {
   buf_finish(&got);
 }
 
-static void test_flush_has_a_deadline(void **state) {
+UNIT_TEST_WITH(test_flush_has_a_deadline, set_up, tear_down) {
   struct side s = {0};
   int fd = serve(&s); /* never reads, never closes */
   uv_update_time(&loop);
@@ -513,7 +513,7 @@ static void test_flush_has_a_deadline(void **state) {
   finish(&s, fd, "closed");
 }
 
-static void test_closed_before_it_was_opened(void **state) {
+UNIT_TEST_WITH(test_closed_before_it_was_opened, set_up, tear_down) {
   struct side tcp = {0}, unix_ = {0};
   conn_init_tcp(&tcp.conn, &loop, &callbacks, &tcp, true);
   conn_close_flushed(&tcp.conn);
@@ -552,7 +552,7 @@ static void check_addresses(int family, const char *address) {
   finish(&s, fds[1], "closed");
 }
 
-static void test_addresses_and_options(void **state) {
+UNIT_TEST_WITH(test_addresses_and_options, set_up, tear_down) {
   check_addresses(AF_INET, "127.0.0.1");
   int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
@@ -569,34 +569,4 @@ static void test_addresses_and_options(void **state) {
   assert_string_equal(local, "");
   assert_int_equal(port, 0);
   finish(&s, fd, "closed");
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      TEST(test_split_at_every_byte),
-      TEST(test_fed_bytes),
-      TEST(test_pauses),
-      TEST(test_messages_that_wait),
-      TEST(test_a_connection_that_waits_is_closed),
-      TEST(test_ten_thousand_frames_in_one_write),
-      TEST(test_messages_both_ways),
-      TEST(test_slow_reader_is_closed_by_name),
-      TEST(test_foreign_bytes),
-      TEST(test_owner_takes_over),
-      TEST(test_close_inside_every_callback),
-      TEST(test_how_it_ends),
-      TEST(test_reset),
-      TEST(test_last_words_come_before_a_failed_write),
-      TEST(test_a_failed_write_is_told_from_the_loop),
-      TEST(test_limit_is_raised_by_the_owner),
-      TEST(test_reading_is_bounded),
-      TEST(test_flush),
-      TEST(test_flush_to_a_half_closed_peer),
-      TEST(test_flush_has_a_deadline),
-      TEST(test_closed_before_it_was_opened),
-      TEST(test_addresses_and_options),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static void begin_pair(struct side *server, const struct conn_callbacks *cb, str
 }
 
 /* A client's message may be sent at once: it waits for the channel. */
-static void test_messages_both_ways(void **state) {
+UNIT_TEST_WITH(test_messages_both_ways, set_up, tear_down) {
   const struct key *keys[] = {&rig_key, &of_user};
   for (int i = 0; i < 2; i++) {
     struct side server = {0}, client = {0};
@@ -56,7 +56,7 @@ static void test_messages_both_ways(void **state) {
 }
 
 /* Messages of one record, and of records behind it. */
-static void test_pauses(void **state) {
+UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   struct side server = {.on_msg = PAUSE}, client = {0};
   struct buf b = BUF_INIT;
   begin_pair(&server, &keyed, &client, &rig_key);
@@ -86,7 +86,7 @@ static bool may_take(struct conn *c, enum msg_type type) {
 }
 
 /* A message that waits, and records behind it that are whole, halved, or still in the kernel. */
-static void test_messages_that_wait(void **state) {
+UNIT_TEST_WITH(test_messages_that_wait, set_up, tear_down) {
   struct conn_callbacks cb = keyed;
   struct side server = {0}, client = {0};
   cb.may_take = may_take;
@@ -109,7 +109,7 @@ static void test_messages_that_wait(void **state) {
   finish(&server, -1, "native msg:one msg:two msg:three msg:four end:0:closed by the peer closed");
 }
 
-static void test_refusals(void **state) {
+UNIT_TEST_WITH(test_refusals, set_up, tear_down) {
   struct side server = {.on_end = CLOSE_FLUSHED}, client = {0};
   begin_pair(&server, &keyed, &client, &wrong);
   spin();
@@ -157,7 +157,7 @@ static void put_sealed(struct channel *client, struct buf *wire, const char *tex
   buf_finish(&frame);
 }
 
-static void test_split_at_every_byte(void **state) {
+UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   for (size_t at = 0; at < CHANNEL_OPENING_SIZE + 90; at++) {
     struct side s = {0};
     struct channel client = {.secret = NULL};
@@ -186,7 +186,7 @@ static void test_split_at_every_byte(void **state) {
   }
 }
 
-static void test_one_frame_in_many_records(void **state) {
+UNIT_TEST_WITH(test_one_frame_in_many_records, set_up, tear_down) {
   struct side s = {0};
   struct channel client = {.secret = NULL};
   struct buf out = BUF_INIT, frame = BUF_INIT;
@@ -207,7 +207,7 @@ static void test_one_frame_in_many_records(void **state) {
 }
 
 /* Everything that a client said, said again: the opening is answered once. */
-static void test_a_replayed_connection_is_refused(void **state) {
+UNIT_TEST_WITH(test_a_replayed_connection_is_refused, set_up, tear_down) {
   struct side s = {0}, again = {.on_end = CLOSE_FLUSHED};
   struct channel client = {.secret = NULL};
   struct buf out = BUF_INIT;
@@ -228,7 +228,7 @@ static void test_a_replayed_connection_is_refused(void **state) {
   channel_finish(&client);
 }
 
-static void test_a_changed_record_ends_the_connection(void **state) {
+UNIT_TEST_WITH(test_a_changed_record_ends_the_connection, set_up, tear_down) {
   struct side s = {0};
   struct channel client = {.secret = NULL};
   struct buf out = BUF_INIT;
@@ -273,7 +273,7 @@ static struct channel_ticket *get_ticket(const struct key *key, time_t issued) {
   return ticket;
 }
 
-static void test_a_ticket_opens_the_next_connection(void **state) {
+UNIT_TEST_WITH(test_a_ticket_opens_the_next_connection, set_up, tear_down) {
   const struct key *keys[] = {&rig_key, &of_user};
   for (int i = 0; i < 2; i++) {
     struct channel_ticket *ticket = get_ticket(keys[i], time(NULL));
@@ -306,7 +306,7 @@ static void check_refused_ticket(struct channel_ticket *ticket) {
   secret_free(ticket);
 }
 
-static void test_tickets_that_are_refused(void **state) {
+UNIT_TEST_WITH(test_tickets_that_are_refused, set_up, tear_down) {
   check_refused_ticket(get_ticket(&rig_key, time(NULL) - CHANNEL_TICKET_S));
   struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
   ticket->ticket[CHANNEL_TICKET_SIZE - 1] ^= 1;
@@ -342,7 +342,7 @@ static bool is_taken(const struct channel_ticket *ticket) {
 }
 
 /* Unless the server has a new ephemeral key by chance. */
-static void test_a_used_ticket_is_refused(void **state) {
+UNIT_TEST_WITH(test_a_used_ticket_is_refused, set_up, tear_down) {
   bool refused = false;
   for (int i = 0; i < 20 && !refused; i++) {
     struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
@@ -353,7 +353,7 @@ static void test_a_used_ticket_is_refused(void **state) {
   assert_true(refused);
 }
 
-static void test_a_resumed_opening_split_at_every_byte(void **state) {
+UNIT_TEST_WITH(test_a_resumed_opening_split_at_every_byte, set_up, tear_down) {
   for (size_t at = 0; at <= CHANNEL_RESUMING_SIZE; at++) {
     struct side s = {0};
     struct channel client = {.secret = NULL};
@@ -388,7 +388,7 @@ static void check_squatter(const char *says, size_t len, const char *expected) {
   finish(&client, fds[1], expected);
 }
 
-static void test_squatters(void **state) {
+UNIT_TEST_WITH(test_squatters, set_up, tear_down) {
   char answer[CHANNEL_ANSWER_SIZE] = "RDZV\x01";
   check_squatter("SSH-2.0-x\r\n", 11, "end:-71:does not seem to be rdzv: it begins with \"SSH-2.0-x\\r\\n\" closed");
   check_squatter(answer, sizeof answer,
@@ -396,7 +396,7 @@ static void test_squatters(void **state) {
   check_squatter("RDZV\x01\0\1", 8, "end:-13:its key is another one closed");
 }
 
-static void test_a_knock_is_not_sealed(void **state) {
+UNIT_TEST_WITH(test_a_knock_is_not_sealed, set_up, tear_down) {
   int fds[2];
   struct side client = {.key = &rig_key};
   struct buf got = BUF_INIT;
@@ -411,7 +411,7 @@ static void test_a_knock_is_not_sealed(void **state) {
   buf_finish(&got);
 }
 
-static void test_other_kinds(void **state) {
+UNIT_TEST_WITH(test_other_kinds, set_up, tear_down) {
   struct side munge = {.on_foreign = TAKE_OVER}, unknown = {0}, plain = {0};
   int fd = serve_keyed(&munge);
   put(fd, "RDZV\1\0\2\0more", 12);
@@ -429,23 +429,6 @@ static void test_other_kinds(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_messages_both_ways, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_pauses, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_messages_that_wait, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_split_at_every_byte, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_one_frame_in_many_records, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_replayed_connection_is_refused, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_changed_record_ends_the_connection, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_ticket_opens_the_next_connection, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_tickets_that_are_refused, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_used_ticket_is_refused, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_resumed_opening_split_at_every_byte, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_squatters, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_knock_is_not_sealed, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_other_kinds, set_up, tear_down),
-  };
   key_derive(&rig_key, 1000, &of_user);
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

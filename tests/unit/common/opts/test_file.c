@@ -58,7 +58,7 @@ static int read_text(struct opts_file *f, struct settings *s, const char *text, 
 static char name[] = "tester";
 static char *const nothing[] = {NULL}, *const bare[] = {name, NULL};
 
-static void a_line_is_a_setting(void **state) {
+UNIT_TEST(test_a_line_is_a_setting) {
   static const char text[] =
       "# all\n\n \t\r\nlease=7\r\n  exclude_busy =  yes  # here\nssh = ssh -p 22#a b\nfan-out = 4";
   struct opts_file f;
@@ -74,7 +74,7 @@ static void a_line_is_a_setting(void **state) {
   opts_file_finish(&f);
 }
 
-static void everything_else_overrides_it(void **state) {
+UNIT_TEST(test_everything_else_overrides_it) {
   static char ours[] = "TEST_LEASE=9s", theirs[] = "PET_LEASE=8s", word[] = "--lease=10s";
   static const char text[] = "lease = 7s\n";
   char *const both[] = {ours, theirs, NULL}, *const one[] = {theirs, NULL}, *const typed[] = {name, word, NULL};
@@ -105,7 +105,7 @@ static void everything_else_overrides_it(void **state) {
   }
 }
 
-static void a_mistake_is_named_with_its_line(void **state) {
+UNIT_TEST(test_a_mistake_is_named_with_its_line) {
   static char padded[OPTS_FILE_LINE_MAX + 2];
   memset(padded, 'x', sizeof(padded) - 1);
   const struct {
@@ -139,7 +139,7 @@ static void a_mistake_is_named_with_its_line(void **state) {
 }
 
 /* With the "#" of settings removed the template is a file that can be read. */
-static void the_template_lists_what_may_stand_there(void **state) {
+UNIT_TEST(test_the_template_lists_what_may_stand_there) {
   struct buf out = BUF_INIT;
   opts_file_template(&spec, 60, &out);
   assert_string_equal(buf_text(&out), "\n# Leave out GPUs.\n#exclude-busy = yes\n"
@@ -148,14 +148,4 @@ static void the_template_lists_what_may_stand_there(void **state) {
                                       "\n# N.\n#fan-out = 32\n"
                                       "\n# Shell.\n#ssh = COMMAND\n");
   buf_finish(&out);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_line_is_a_setting),
-      cmocka_unit_test(everything_else_overrides_it),
-      cmocka_unit_test(a_mistake_is_named_with_its_line),
-      cmocka_unit_test(the_template_lists_what_may_stand_there),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

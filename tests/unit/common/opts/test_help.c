@@ -89,7 +89,7 @@ static const char golden[] = "usage: demo [options] [-- COMMAND...]\n"
                              "    0  done\n"
                              "   75  not done: once more\n";
 
-static void test_golden(void **state) {
+UNIT_TEST(test_golden) {
   struct buf out = BUF_INIT;
   opts_help(&spec, 72, &out);
   assert_string_equal(buf_text(&out), golden);
@@ -119,7 +119,7 @@ static const char golden_short[] = "usage: demo [options] [-- COMMAND...]\n"
                                    "Example:\n"
                                    "  demo --nnodes 2 -- ./worker\n";
 
-static void test_short(void **state) {
+UNIT_TEST(test_short) {
   char program[] = "demo", brief[] = "-qh", whole[] = "--help", *argv[] = {program, brief};
   struct buf out = BUF_INIT;
   opts_help_short(&spec, 72, &out);
@@ -153,7 +153,7 @@ static void check_lines(const char *text, size_t width) {
   }
 }
 
-static void test_every_width(void **state) {
+UNIT_TEST(test_every_width) {
   struct buf wide = BUF_INIT;
   opts_help(&spec, 2000, &wide);
   squeeze(wide.data);
@@ -168,7 +168,7 @@ static void test_every_width(void **state) {
   buf_finish(&wide);
 }
 
-static void test_bare(void **state) {
+UNIT_TEST(test_bare) {
   static const struct opt one[] = {{.name = "help", .type = OPT_FLAG, .help = "Show this text."}, {0}};
   const struct opts_spec bare = {.program = "t", .usage = "t [--help]", .env_prefix = "T_", .table = one};
   struct buf out = BUF_INIT;
@@ -178,14 +178,4 @@ static void test_bare(void **state) {
   opts_help_short(&bare, 80, &out); /* there is nothing to choose */
   assert_string_equal(buf_text(&out), "usage: t [--help]\n\nOptions:\n  --help  Show this text.\n");
   buf_finish(&out);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_golden),
-      cmocka_unit_test(test_short),
-      cmocka_unit_test(test_every_width),
-      cmocka_unit_test(test_bare),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

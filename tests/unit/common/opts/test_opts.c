@@ -93,7 +93,7 @@ static void refused(const char *words, const char *env, const char *sentence) {
   assert_string_equal(l.e.text, sentence);
 }
 
-static void test_defaults(void **state) {
+UNIT_TEST(test_defaults) {
   struct line l;
   parse(&l, "", "");
   assert_int_equal(l.s.nproc, 1);
@@ -107,7 +107,7 @@ static void test_defaults(void **state) {
   assert_false(l.dashes);
 }
 
-static void test_spellings(void **state) {
+UNIT_TEST(test_spellings) {
   static const char *const same[] = {"--last-call 5s", "--last-call=5s", "--last_call 5s", "--last_call=5000ms"};
   struct line l;
   for (size_t i = 0; i < 4; i++) {
@@ -123,7 +123,7 @@ static void test_spellings(void **state) {
   assert_int_equal(l.s.nproc, 4);
 }
 
-static void test_every_type(void **state) {
+UNIT_TEST(test_every_type) {
   struct line l;
   parse(&l,
         "--nproc 64 --nnodes 7 --endpoint n1:5 --bucket 64k --lr 1e-3 --quiet --verbose=1 --listen a "
@@ -140,7 +140,7 @@ static void test_every_type(void **state) {
   assert_string_equal(l.s.listen.v[1], "b");
 }
 
-static void test_flags(void **state) {
+UNIT_TEST(test_flags) {
   struct line l;
   parse(&l, "-q --verbose --verbose=no", "");
   assert_true(l.s.quiet);
@@ -154,7 +154,7 @@ static void test_flags(void **state) {
   refused("", "TEST_QUIET=", "TEST_QUIET=: write yes or no (or 1, 0, true, false)");
 }
 
-static void test_precedence(void **state) {
+UNIT_TEST(test_precedence) {
   struct line l;
   parse(&l, "--nproc 3", "TEST_NPROC=2 TEST_LAST_CALL=1s");
   assert_int_equal(l.s.nproc, 3);
@@ -166,7 +166,7 @@ static void test_precedence(void **state) {
   refused("--nproc 3", "TEST_NPROC=x", "TEST_NPROC=x: not a whole number from 1 to 64"); /* even where it would lose */
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   struct line l;
   parse(&l, "", "TEST_LISTEN=a:1,b:2,c:3");
   assert_int_equal(l.s.listen.n, 3);
@@ -182,7 +182,7 @@ static void test_lists(void **state) {
           "TEST_LISTEN=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17: more than 16 of them");
 }
 
-static void test_list_too_long(void **state) {
+UNIT_TEST(test_list_too_long) {
   struct line l;
   char big[OPT_STRINGS_TEXT_MAX + 32] = "TEST_LISTEN=", *env[] = {big, NULL};
   memset(big + 12, 'x', OPT_STRINGS_TEXT_MAX);
@@ -194,7 +194,7 @@ static void test_list_too_long(void **state) {
   assert_int_equal(l.s.listen.n, 1);
 }
 
-static void test_where_parsing_stops(void **state) {
+UNIT_TEST(test_where_parsing_stops) {
   static const struct {
     const char *words;
     int rest;
@@ -215,7 +215,7 @@ static void test_where_parsing_stops(void **state) {
   }
 }
 
-static void test_missing_value(void **state) {
+UNIT_TEST(test_missing_value) {
   refused("--endpoint", "", "--endpoint needs a value: --endpoint HOST");
   refused("--nproc --quiet", "", "--nproc needs a value: --nproc N; is a variable unset?");
   refused("--last-call --", "", "--last-call needs a value: --last-call TIME; is a variable unset?");
@@ -228,7 +228,7 @@ static void test_missing_value(void **state) {
   assert_string_equal(l.s.endpoint, "");
 }
 
-static void test_bounds(void **state) {
+UNIT_TEST(test_bounds) {
   refused("--nproc 0", "", "--nproc=0: must be from 1 to 64");
   refused("--nproc_per_node 65", "", "--nproc_per_node=65: must be from 1 to 64");
   refused("--nproc 99999999999999999999", "", "--nproc=99999999999999999999: the number is too large");
@@ -246,13 +246,13 @@ static void test_bounds(void **state) {
   parse(&l, "--nproc 64 --last-call 0 --bucket 900t --lr 1", "");
 }
 
-static void test_garbage_is_shown_escaped(void **state) {
+UNIT_TEST(test_garbage_is_shown_escaped) {
   refused("--nproc \x1b[1m\xff", "", "--nproc=\\x1b[1m\\xff: not a whole number from 1 to 64");
   refused("--\x1b[1m", "", "unknown option --\\x1b[1m: tester --help lists them all");
   refused("", "TEST_\x1b=1", "TEST_\\x1b in the environment names no option: unset it, or see tester --help");
 }
 
-static void test_unknown_options(void **state) {
+UNIT_TEST(test_unknown_options) {
   refused("--last-cal 1", "", "unknown option --last-cal: did you mean --last-call?");
   refused("--lastcall=1", "", "unknown option --lastcall: did you mean --last-call?");
   refused("--nporc 1", "", "unknown option --nporc: did you mean --nproc?");
@@ -274,7 +274,7 @@ static void test_unknown_options(void **state) {
           "all");
 }
 
-static void test_unknown_variables(void **state) {
+UNIT_TEST(test_unknown_variables) {
   refused("", "TEST_LASTCALL=1", "TEST_LASTCALL in the environment names no option: did you mean TEST_LAST_CALL?");
   refused("", "TEST_FOO=1", "TEST_FOO in the environment names no option: unset it, or see tester --help");
   refused("", "TEST_=1", "TEST_ in the environment names no option: unset it, or see tester --help");
@@ -285,7 +285,7 @@ static void test_unknown_variables(void **state) {
 }
 
 /* A Service of Kubernetes that is called as the program. */
-static void test_service_links(void **state) {
+UNIT_TEST(test_service_links) {
   struct line l;
   parse(&l, "", "TEST_SERVICE_HOST=10.0.0.1 TEST_SERVICE_PORT=1 TEST_SERVICE_PORT_RDZV=1 TEST_PORT=tcp://10.0.0.1:1");
   parse(&l, "", "TEST_PORT_1_TCP=tcp://10.0.0.1:1 TEST_PORT_1_TCP_ADDR=10.0.0.1 TEST_PORT_1_UDP_PROTO=udp");
@@ -296,7 +296,7 @@ static void test_service_links(void **state) {
   refused("", "TEST_FOO=x_TCP", "TEST_FOO in the environment names no option: unset it, or see tester --help");
 }
 
-static void test_without_environment(void **state) {
+UNIT_TEST(test_without_environment) {
   struct opts_spec bare = spec;
   struct line l;
   bare.env_prefix = NULL;
@@ -305,7 +305,7 @@ static void test_without_environment(void **state) {
   assert_int_equal(opts_parse(&spec, l.argc, l.argv, NULL, &l.s, NULL, NULL, NULL), 0);
 }
 
-static void test_a_bad_default_is_told(void **state) {
+UNIT_TEST(test_a_bad_default_is_told) {
   static const struct opt bad[] = {{.name = "n", .type = OPT_INT, .def = "9", .min = 1, .max = 3}, {0}};
   struct opts_spec sp = spec;
   struct line l;
@@ -314,7 +314,7 @@ static void test_a_bad_default_is_told(void **state) {
   assert_string_equal(l.e.text, "tester has a bad default: n=9: must be from 1 to 3");
 }
 
-static void test_errors_without_reader(void **state) {
+UNIT_TEST(test_errors_without_reader) {
   static const char *const wrong[] = {"--nproc=x", "--nope", "--endpoint", "--nnodes=0", "--listen="};
   for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
     struct line l;
@@ -339,7 +339,7 @@ static const struct opt foreign_table[] = {
     {0},
 };
 
-static void test_foreign_names(void **state) {
+UNIT_TEST(test_foreign_names) {
   static const struct opts_spec sp = {
       .program = "tester", .usage = "tester", .env_prefix = "TEST_", .env_foreign = "PET_", .table = foreign_table};
   static const struct {
@@ -396,7 +396,7 @@ static void spelt(const char *words, const char *env, const char *name, const ch
   assert_string_equal(got, expected);
 }
 
-static void test_spelling(void **state) {
+UNIT_TEST(test_spelling) {
   spelt("", "", "nproc", "--nproc");
   spelt("--nproc_per_node=2", "", "nproc", "--nproc_per_node");
   spelt("--nproc 1 --nproc-p 2", "TEST_NPROC=3", "nproc", "--nproc-p");
@@ -407,7 +407,7 @@ static void test_spelling(void **state) {
 }
 
 /* "--nnodes $N train.py" without N. */
-static void test_swallowed_command(void **state) {
+UNIT_TEST(test_swallowed_command) {
   struct opts_spec runs = spec;
   struct line l;
   char name[OPT_SPELLING_MAX];
@@ -433,7 +433,7 @@ static void test_swallowed_command(void **state) {
   }
 }
 
-static void test_names(void **state) {
+UNIT_TEST(test_names) {
   assert_string_equal(opts_name(&spec, "nproc_per_node=2", 14), "nproc-per-node");
   assert_string_equal(opts_name(&spec, "last-call", 9), "last-call");
   assert_null(opts_name(&spec, "q", 1));
@@ -446,7 +446,7 @@ static bool given(const char *words, const char *env, const char *name) {
   return opts_source(&spec, l.argc, l.argv, l.env, name) != OPT_FROM_DEFAULT;
 }
 
-static void test_given(void **state) {
+UNIT_TEST(test_given) {
   assert_false(given("", "", "nproc"));
   assert_true(given("--nproc 1", "", "nproc"));
   assert_true(given("-q --nproc_per_node=1", "", "nproc"));
@@ -456,32 +456,4 @@ static void test_given(void **state) {
   assert_false(given("-- --nproc 1", "", "nproc"));
   assert_false(given("--name nproc python --nproc 1", "TEST_NAME=x", "nproc"));
   assert_false(given("--nproc 1", "", "no-such-option"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_defaults),
-      cmocka_unit_test(test_spellings),
-      cmocka_unit_test(test_every_type),
-      cmocka_unit_test(test_flags),
-      cmocka_unit_test(test_precedence),
-      cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_list_too_long),
-      cmocka_unit_test(test_where_parsing_stops),
-      cmocka_unit_test(test_missing_value),
-      cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_garbage_is_shown_escaped),
-      cmocka_unit_test(test_unknown_options),
-      cmocka_unit_test(test_unknown_variables),
-      cmocka_unit_test(test_service_links),
-      cmocka_unit_test(test_without_environment),
-      cmocka_unit_test(test_a_bad_default_is_told),
-      cmocka_unit_test(test_errors_without_reader),
-      cmocka_unit_test(test_foreign_names),
-      cmocka_unit_test(test_spelling),
-      cmocka_unit_test(test_swallowed_command),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_given),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static void check_time(const char *text, int64_t want) {
   assert_int_equal(ms, want);
 }
 
-static void test_durations(void **state) {
+UNIT_TEST(test_durations) {
   check_time("0", 0);
   check_time("30", 30000);
   check_time("30s", 30000);
@@ -29,7 +29,7 @@ static void test_durations(void **state) {
   check_time("9223372036854775807ms", INT64_MAX);
 }
 
-static void test_bad_durations(void **state) {
+UNIT_TEST(test_bad_durations) {
   static const char *const bad[] = {"",     "s",   "-1s",  "+1s", "1 s",  " 1s",   "1s ",  "1.s", ".5s",
                                     "1.5.", "1e3", "0x10", "1d",  "1sec", "1m30s", "1,5s", "inf"};
   struct err e = ERR_INIT;
@@ -45,7 +45,7 @@ static void test_bad_durations(void **state) {
   assert_int_equal(parse_duration_ms("9223372036854775807.9ms", &ms, &e), -EINVAL);
 }
 
-static void test_sizes(void **state) {
+UNIT_TEST(test_sizes) {
   static const struct {
     const char *text;
     int64_t want;
@@ -63,7 +63,7 @@ static void test_sizes(void **state) {
   assert_int_equal(parse_size("9999999999t", &v, NULL), -EINVAL);
 }
 
-static void test_ints(void **state) {
+UNIT_TEST(test_ints) {
   int64_t v = 0;
   assert_int_equal(parse_int("9223372036854775807", INT64_MIN, INT64_MAX, &v, NULL), 0);
   assert_true(v == INT64_MAX);
@@ -83,7 +83,7 @@ static void check_int(const char *text, int64_t min, int64_t max, const char *se
   assert_int_equal(v, 77);
 }
 
-static void test_bad_ints(void **state) {
+UNIT_TEST(test_bad_ints) {
   static const char *const bad[] = {"", "-", "+1", " 1", "1 ", "0x1", "1e3", "1.0", "--1", "one"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) check_int(bad[i], 0, 10, "not a whole number");
   check_int("9223372036854775808", INT64_MIN, INT64_MAX, "the number is too large");
@@ -94,7 +94,7 @@ static void test_bad_ints(void **state) {
   check_int("11", INT64_MIN, 10, "must be at most 10");
 }
 
-static void test_bools(void **state) {
+UNIT_TEST(test_bools) {
   static const char *const yes[] = {"1", "true", "yes", "YES", "True"}, *const no[] = {"0", "false", "no", "No"};
   bool v = false;
   for (size_t i = 0; i < 5; i++) {
@@ -122,20 +122,11 @@ static double float_of(const char *text, int want) {
   return v;
 }
 
-static void test_floats(void **state) {
+UNIT_TEST(test_floats) {
   assert_true(float_of("1", 0) == 1.0);
   assert_true(float_of("-2.5e-3", 0) == -2.5e-3);
   assert_true(float_of(".5", 0) == 0.5);
   assert_true(float_of("1e-320", 0) < 1e-300); /* a denormal is a number */
   static const char *const bad[] = {"", "x", "1x", "inf", "nan", "0x10", "1e999", "1 ", " 1", "e", "1,5", "-"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) assert_true(float_of(bad[i], -EINVAL) == -77);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_durations), cmocka_unit_test(test_bad_durations), cmocka_unit_test(test_sizes),
-      cmocka_unit_test(test_ints),      cmocka_unit_test(test_bad_ints),      cmocka_unit_test(test_bools),
-      cmocka_unit_test(test_floats),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,13 +100,13 @@ static int tear_down(void **state) {
 
 /* The file. -------------------------------------------------------------------------------------------------------- */
 
-static void test_nothing(void **state) {
+UNIT_TEST_WITH(test_nothing, set_up, tear_down) {
   assert_null(open_sinks(NULL, NULL, 100));
   event_sinks_put(NULL, "", "rdzv.job.ended", "{}");
   close_sinks(NULL);
 }
 
-static void test_a_file(void **state) {
+UNIT_TEST_WITH(test_a_file, set_up, tear_down) {
   char path[96];
   path_of("ev", path, sizeof path);
   struct event_sinks *s = open_sinks(path, NULL, 100);
@@ -121,7 +121,7 @@ static void test_a_file(void **state) {
   assert_int_equal(said.len, 0);
 }
 
-static void test_a_file_is_renamed(void **state) {
+UNIT_TEST_WITH(test_a_file_is_renamed, set_up, tear_down) {
   char path[96], old[96];
   path_of("ev", path, sizeof path);
   path_of("ev.1", old, sizeof old);
@@ -138,7 +138,7 @@ static void test_a_file_is_renamed(void **state) {
 }
 
 /* A wrong path is told at once, before there is an event; events wait until it is right. */
-static void test_a_folder_that_comes_late(void **state) {
+UNIT_TEST_WITH(test_a_folder_that_comes_late, set_up, tear_down) {
   char path[96], folder[96];
   path_of("late", folder, sizeof folder);
   path_of("late/ev", path, sizeof path);
@@ -151,7 +151,7 @@ static void test_a_folder_that_comes_late(void **state) {
   close_sinks(s);
 }
 
-static void test_a_full_disk(void **state) {
+UNIT_TEST_WITH(test_a_full_disk, set_up, tear_down) {
   struct event_sinks *s = open_sinks("/dev/full", NULL, 100);
   struct buf line = BUF_INIT;
   event_sinks_put(s, "", "x", "{}");
@@ -165,7 +165,7 @@ static void test_a_full_disk(void **state) {
 }
 
 /* Then the file says itself how many are missing. */
-static void test_dropped_events_are_counted_in_the_file(void **state) {
+UNIT_TEST_WITH(test_dropped_events_are_counted_in_the_file, set_up, tear_down) {
   char path[96];
   struct buf line = BUF_INIT;
   path_of("pipe", path, sizeof path);
@@ -194,7 +194,7 @@ static void test_dropped_events_are_counted_in_the_file(void **state) {
   buf_finish(&line);
 }
 
-static void test_a_reader_goes(void **state) {
+UNIT_TEST_WITH(test_a_reader_goes, set_up, tear_down) {
   char path[96], room[64];
   path_of("pipe", path, sizeof path);
   assert_int_equal(mkfifo(path, 0600), 0);
@@ -213,7 +213,7 @@ static void test_a_reader_goes(void **state) {
 }
 
 /* A file server that hangs, as a terminal whose output is held: the write does not return, and nobody waits for it. */
-static void test_a_write_that_hangs(void **state) {
+UNIT_TEST_WITH(test_a_write_that_hangs, set_up, tear_down) {
   int fds[2], saved = dup(STDOUT_FILENO);
   struct buf line = BUF_INIT;
   fflush(stdout);
@@ -246,7 +246,7 @@ static void test_a_write_that_hangs(void **state) {
 
 /* The command. ----------------------------------------------------------------------------------------------------- */
 
-static void test_a_command(void **state) {
+UNIT_TEST_WITH(test_a_command, set_up, tear_down) {
   static const char line[] = "{\"metadata\":{\"message\":\"a \\\"b\\\"\\nc\"}}";
   char command[600], out[96];
   path_of("out", out, sizeof out);
@@ -265,7 +265,7 @@ static void test_a_command(void **state) {
   free(want);
 }
 
-static void test_a_command_fails(void **state) {
+UNIT_TEST_WITH(test_a_command_fails, set_up, tear_down) {
   struct event_sinks *s = open_sinks(NULL, "printf '\\033[31mred\\n'; exit 7", 10000);
   event_sinks_put(s, "", "rdzv.job.ended", "{}");
   close_sinks(s);
@@ -274,7 +274,7 @@ static void test_a_command_fails(void **state) {
 }
 
 /* It does not read its event, and says too much. */
-static void test_a_talkative_command(void **state) {
+UNIT_TEST_WITH(test_a_talkative_command, set_up, tear_down) {
   struct event_sinks *s =
       open_sinks(NULL, "exec <&-; i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done", 10000);
   event_sinks_put(s, "", "rdzv.job.ended", "{}");
@@ -287,7 +287,7 @@ static bool is_gone(int pid) {
 }
 
 /* At the end it has last_ms, and dies with all that it started. */
-static void test_a_command_that_hangs(void **state) {
+UNIT_TEST_WITH(test_a_command_that_hangs, set_up, tear_down) {
   char command[600], out[96];
   path_of("pids", out, sizeof out);
   snprintf(command, sizeof command, "sleep 300 & echo $! $$ >'%s.new'; mv '%s.new' '%s'; wait", out, out, out);
@@ -304,7 +304,7 @@ static void test_a_command_that_hangs(void **state) {
 }
 
 /* A child that it leaves behind does not hold its pipes. */
-static void test_a_child_is_left_behind(void **state) {
+UNIT_TEST_WITH(test_a_child_is_left_behind, set_up, tear_down) {
   char command[200], out[96];
   path_of("pid", out, sizeof out);
   snprintf(command, sizeof command, "sleep 300 & echo $! >'%s'; echo done", out);
@@ -317,7 +317,7 @@ static void test_a_child_is_left_behind(void **state) {
   free(pid);
 }
 
-static void test_too_many_events(void **state) {
+UNIT_TEST_WITH(test_too_many_events, set_up, tear_down) {
   char command[600], out[96];
   path_of("out", out, sizeof out);
   snprintf(command, sizeof command, "read l; echo \"$l\" >>'%s'", out);
@@ -337,27 +337,10 @@ static void test_too_many_events(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-      TEST(test_nothing),
-      TEST(test_a_file),
-      TEST(test_a_file_is_renamed),
-      TEST(test_a_folder_that_comes_late),
-      TEST(test_a_full_disk),
-      TEST(test_dropped_events_are_counted_in_the_file),
-      TEST(test_a_reader_goes),
-      TEST(test_a_write_that_hangs),
-      TEST(test_a_command),
-      TEST(test_a_command_fails),
-      TEST(test_a_talkative_command),
-      TEST(test_a_command_that_hangs),
-      TEST(test_a_child_is_left_behind),
-      TEST(test_too_many_events),
-  };
   signal(SIGPIPE, SIG_IGN);
   log_init("test", LOG_INFO);
   log_set_sink(keep_line, NULL);
-  int rc = cmocka_run_group_tests(tests, NULL, NULL);
+  int rc = unit_run(NULL, NULL);
   buf_finish(&said);
   return rc;
 }

@@ -342,14 +342,9 @@ static void story(bool small) {
   store_destroy(store);
 }
 
-static void test_as_the_model(void **state) {
+UNIT_TEST(test_as_the_model) {
   for (int i = 0; i < STORIES; i++) {
     seed = (uint64_t)i * 1000003;
     story(i % 2);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_the_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

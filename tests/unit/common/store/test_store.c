@@ -58,7 +58,7 @@ static void assert_keys(struct store *s, const char *want) {
   assert_string_equal(k.text, want);
 }
 
-static void test_limit_of_keys(void **state) {
+UNIT_TEST(test_limit_of_keys) {
   struct store *s = store_create(&(struct store_config){.max_keys = 3});
   struct store_client *c = store_client_create(s, NULL);
   struct slice now, value;
@@ -87,7 +87,7 @@ static void test_limit_of_keys(void **state) {
   store_destroy(s);
 }
 
-static void test_limit_of_a_value(void **state) {
+UNIT_TEST(test_limit_of_a_value) {
   struct store *s = store_create(&(struct store_config){.max_value = 5});
   struct store_client *c = store_client_create(s, NULL);
   struct slice now;
@@ -107,7 +107,7 @@ static void test_limit_of_a_value(void **state) {
   store_destroy(s);
 }
 
-static void test_limit_of_a_key(void **state) {
+UNIT_TEST(test_limit_of_a_key) {
   struct store *s = store_create(&(struct store_config){0});
   struct store_client *c = store_client_create(s, NULL);
   char *key = xcalloc(1, STORE_MAX_KEY + 1);
@@ -151,7 +151,7 @@ static struct store_client *prepared(size_t max_bytes, struct store **s) {
   return c;
 }
 
-static void test_limit_of_bytes(void **state) {
+UNIT_TEST(test_limit_of_bytes) {
   for (int op = 0; op <= 12; op++) {
     struct store *s;
     struct store_client *c = prepared(0, &s);
@@ -183,7 +183,7 @@ static void test_limit_of_bytes(void **state) {
   }
 }
 
-static void test_limit_of_waits(void **state) {
+UNIT_TEST(test_limit_of_waits) {
   char names[2];
   struct store *s = store_create(&(struct store_config){.max_waits = 3});
   struct store_client *a = store_client_create(s, names), *b = store_client_create(s, names + 1);
@@ -212,7 +212,7 @@ static void test_limit_of_waits(void **state) {
 }
 
 /* Everything that was charged is given back. */
-static void test_bytes_come_back(void **state) {
+UNIT_TEST(test_bytes_come_back) {
   struct store *s = store_create(&(struct store_config){.session_prefix = "/s."});
   struct store_client *c = store_client_create(s, NULL), *d = store_client_create(s, NULL);
   struct slice value;
@@ -247,7 +247,7 @@ static void number_key(char key[16], unsigned i) {
 }
 
 /* Growing and shrinking the table over several powers of two, in steps that leave every key in its place. */
-static void test_many_keys(void **state) {
+UNIT_TEST(test_many_keys) {
   enum { N = 40000 };
   struct store *s = store_create(&(struct store_config){.seed = 3});
   struct store_client *c = store_client_create(s, NULL);
@@ -273,7 +273,7 @@ static void test_many_keys(void **state) {
   store_destroy(s);
 }
 
-static void test_many_waiters(void **state) {
+UNIT_TEST(test_many_waiters) {
   enum { N = 5000 };
   struct store *s = store_create(&(struct store_config){0});
   static struct store_client *clients[N];
@@ -298,7 +298,7 @@ static struct store *with_sessions(void) {
 
 #define P "/torch.rendezvous."
 
-static void test_session_goes(void **state) {
+UNIT_TEST(test_session_goes) {
   struct store *s = with_sessions();
   struct store_client *a = store_client_create(s, NULL), *b = store_client_create(s, NULL);
   struct slice now, value;
@@ -335,7 +335,7 @@ static void test_session_goes(void **state) {
   store_destroy(s);
 }
 
-static void test_session_begins_anew(void **state) {
+UNIT_TEST(test_session_begins_anew) {
   struct store *s = with_sessions();
   struct store_client *a = store_client_create(s, NULL);
   struct slice now;
@@ -360,7 +360,7 @@ static void test_session_begins_anew(void **state) {
 }
 
 /* Ids that look like another's rounds: the own name came first and decides. */
-static void test_session_ids(void **state) {
+UNIT_TEST(test_session_ids) {
   struct store *s = with_sessions();
   struct store_client *a = store_client_create(s, NULL), *b = store_client_create(s, NULL);
   set(a, P "job", "");
@@ -379,7 +379,7 @@ static void test_session_ids(void **state) {
   store_destroy(s);
 }
 
-static void test_session_with_waiters(void **state) {
+UNIT_TEST(test_session_with_waiters) {
   struct store *s = with_sessions();
   struct store_client *a = store_client_create(s, NULL), *b = store_client_create(s, NULL);
   assert_false(wait_for(a, P "job.7/x")); /* makes session "job" */
@@ -396,7 +396,7 @@ static void test_session_with_waiters(void **state) {
   store_destroy(s);
 }
 
-static void test_session_limit(void **state) {
+UNIT_TEST(test_session_limit) {
   struct store *s = with_sessions();
   struct store_client *c = store_client_create(s, NULL);
   char key[64];
@@ -412,17 +412,4 @@ static void test_session_limit(void **state) {
   store_expire(s, 30000);
   assert_int_equal(store_bytes(s), 0);
   store_destroy(s);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_limit_of_keys),  cmocka_unit_test(test_limit_of_a_value),
-      cmocka_unit_test(test_limit_of_a_key), cmocka_unit_test(test_limit_of_bytes),
-      cmocka_unit_test(test_limit_of_waits), cmocka_unit_test(test_bytes_come_back),
-      cmocka_unit_test(test_many_keys),      cmocka_unit_test(test_many_waiters),
-      cmocka_unit_test(test_session_goes),   cmocka_unit_test(test_session_begins_anew),
-      cmocka_unit_test(test_session_ids),    cmocka_unit_test(test_session_with_waiters),
-      cmocka_unit_test(test_session_limit),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void test_the_result_comes_to_the_loop(void **state) {
+UNIT_TEST_WITH(test_the_result_comes_to_the_loop, set_up, tear_down) {
   assert_non_null(start(*state, NULL));
   assert_int_equal(seen.calls, 0);
   open_gate('x');
@@ -70,7 +70,7 @@ static void test_the_result_comes_to_the_loop(void **state) {
   wait_for_end();
 }
 
-static void test_one_that_hangs_is_left_behind(void **state) {
+UNIT_TEST_WITH(test_one_that_hangs_is_left_behind, set_up, tear_down) {
   struct aside *a = start(*state, NULL);
   assert_non_null(a);
   aside_leave(a);
@@ -80,7 +80,7 @@ static void test_one_that_hangs_is_left_behind(void **state) {
   assert_int_equal(seen.calls, 0);
 }
 
-static void test_a_result_that_waits_is_dropped_too(void **state) {
+UNIT_TEST_WITH(test_a_result_that_waits_is_dropped_too, set_up, tear_down) {
   struct aside *a = start(*state, NULL);
   open_gate('x');
   wait_for_end();
@@ -89,7 +89,7 @@ static void test_a_result_that_waits_is_dropped_too(void **state) {
   assert_int_equal(seen.calls, 0);
 }
 
-static void test_threads_are_limited(void **state) {
+UNIT_TEST_WITH(test_threads_are_limited, set_up, tear_down) {
   struct err e = ERR_INIT;
   struct aside *a[ASIDE_MAX];
   int n = 0;
@@ -101,14 +101,4 @@ static void test_threads_are_limited(void **state) {
   for (int i = 0; i < n; i++) wait_for_end();
   uv_run(*state, UV_RUN_DEFAULT);
   assert_int_equal(seen.calls, n);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_the_result_comes_to_the_loop, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_one_that_hangs_is_left_behind, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_a_result_that_waits_is_dropped_too, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_threads_are_limited, set_up, tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,7 @@ static pid_t pid_after(const struct rig *r, const char *word) {
   return at ? (pid_t)strtol(at + strlen(word), NULL, 10) : 0;
 }
 
-static void test_success(void **state) {
+UNIT_TEST_WITH(test_success, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo one; echo two >&2; printf rest");
   start(r, &o);
@@ -127,7 +127,7 @@ static void test_success(void **state) {
   assert_non_null(strstr(r->lines.data, "out: rest\n"));
 }
 
-static void test_exit_code(void **state) {
+UNIT_TEST_WITH(test_exit_code, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "exit 3");
   start(r, &o);
@@ -139,7 +139,7 @@ static void test_exit_code(void **state) {
   free(expected);
 }
 
-static void test_signal(void **state) {
+UNIT_TEST_WITH(test_signal, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo ready; exec sleep 60");
   start(r, &o);
@@ -151,7 +151,7 @@ static void test_signal(void **state) {
   helper_signal(r->h, SIGTERM); /* nobody's pid any more */
 }
 
-static void test_deadline(void **state) {
+UNIT_TEST_WITH(test_deadline, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "trap '' TERM; sleep 60 & echo child $! shell $$; wait");
   o.deadline_ms = 300;
@@ -166,7 +166,7 @@ static void test_deadline(void **state) {
   assert_int_equal(r->n_ends, 1);
 }
 
-static void test_text_over_the_bound(void **state) {
+UNIT_TEST_WITH(test_text_over_the_bound, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "yes 1234567 | head -c 1000000; echo oops >&2");
   o.output[HELPER_OUT] = o.output[HELPER_ERR] = (struct helper_output){.text_max = 1000};
@@ -180,7 +180,7 @@ static void test_text_over_the_bound(void **state) {
   assert_true(r->n_texts >= 2);
 }
 
-static void test_a_line_over_the_bound(void **state) {
+UNIT_TEST_WITH(test_a_line_over_the_bound, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo abcdefgh");
   o.output[HELPER_OUT].line_max = 5;
@@ -189,7 +189,7 @@ static void test_a_line_over_the_bound(void **state) {
   assert_string_equal(buf_text(&r->lines), "out: abcde\nout: fgh\n");
 }
 
-static void test_whole_lines(void **state) {
+UNIT_TEST_WITH(test_whole_lines, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo one; printf tw");
   o.output[HELPER_OUT].whole = true;
@@ -198,7 +198,7 @@ static void test_whole_lines(void **state) {
   assert_string_equal(buf_text(&r->lines), "out: one\n");
 }
 
-static void test_a_grandchild_holds_the_pipes(void **state) {
+UNIT_TEST_WITH(test_a_grandchild_holds_the_pipes, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "sleep 60 & echo child $!");
   uint64_t begun_ms = boot_ms();
@@ -210,7 +210,7 @@ static void test_a_grandchild_holds_the_pipes(void **state) {
   kill(child, SIGKILL);
 }
 
-static void test_output_after_the_exit(void **state) {
+UNIT_TEST_WITH(test_output_after_the_exit, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "(while kill -0 $$ 2>/dev/null; do sleep 0.02; done; echo late) &");
   o.linger_ms = FOREVER_MS;
@@ -226,7 +226,7 @@ static void test_output_after_the_exit(void **state) {
   kill(pid_after(r, "child "), SIGKILL);
 }
 
-static void test_pause(void **state) {
+UNIT_TEST_WITH(test_pause, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo first; read x; echo last");
   o.input = true;
@@ -242,7 +242,7 @@ static void test_pause(void **state) {
   assert_string_equal(buf_text(&r->lines), "out: first\nout: last\n");
 }
 
-static void test_input(void **state) {
+UNIT_TEST_WITH(test_input, set_up, tear_down) {
   struct rig *r = *state;
   struct buf text = BUF_INIT;
   int begin[2];
@@ -266,7 +266,7 @@ static void test_input(void **state) {
   assert_int_equal(helper_send_waits(r->h), 0);
 }
 
-static void test_environment_folder_descriptor(void **state) {
+UNIT_TEST_WITH(test_environment_folder_descriptor, set_up, tear_down) {
   struct rig *r = *state;
   int ends[2];
   char *env[] = {(char[]){"WORD=blue"}, NULL};
@@ -283,7 +283,7 @@ static void test_environment_folder_descriptor(void **state) {
   assert_string_equal(buf_text(&r->lines), "out: blue\nout: /\nout: secret\n");
 }
 
-static void test_cannot_be_started(void **state) {
+UNIT_TEST_WITH(test_cannot_be_started, set_up, tear_down) {
   struct rig *r = *state;
   struct err e = ERR_INIT;
   struct helper_options o = shell(r, "");
@@ -300,7 +300,7 @@ static void test_cannot_be_started(void **state) {
   assert_int_equal(r->n_ends, 0);
 }
 
-static void test_destroyed_while_it_runs(void **state) {
+UNIT_TEST_WITH(test_destroyed_while_it_runs, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "sleep 60 & echo child $! shell $$; wait");
   o.deadline_ms = FOREVER_MS;
@@ -316,7 +316,7 @@ static void test_destroyed_while_it_runs(void **state) {
   assert_int_equal(r->n_ends, 0);
 }
 
-static void test_joined(void **state) {
+UNIT_TEST_WITH(test_joined, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo ready; exec sleep 60");
   o.joined = true;
@@ -329,7 +329,7 @@ static void test_joined(void **state) {
   AWAIT(r, helper_is_gone(pid));
 }
 
-static void test_destroyed_in_a_callback(void **state) {
+UNIT_TEST_WITH(test_destroyed_in_a_callback, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "printf 'a\\nstop\\nb\\n'; exec sleep 60");
   r->destroy_at = "stop";
@@ -341,7 +341,7 @@ static void test_destroyed_in_a_callback(void **state) {
 }
 
 /* The loop does not wait for a process that does not die. It is reaped later. */
-static void test_unreaped(void **state) {
+UNIT_TEST_WITH(test_unreaped, set_up, tear_down) {
   struct rig *r = *state;
   struct helper_options o = shell(r, "echo ready; exec sleep 60");
   start(r, &o);
@@ -355,26 +355,6 @@ static void test_unreaped(void **state) {
 }
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(test_success),
-      TEST(test_exit_code),
-      TEST(test_signal),
-      TEST(test_deadline),
-      TEST(test_text_over_the_bound),
-      TEST(test_a_line_over_the_bound),
-      TEST(test_whole_lines),
-      TEST(test_a_grandchild_holds_the_pipes),
-      TEST(test_output_after_the_exit),
-      TEST(test_pause),
-      TEST(test_input),
-      TEST(test_environment_folder_descriptor),
-      TEST(test_cannot_be_started),
-      TEST(test_destroyed_while_it_runs),
-      TEST(test_joined),
-      TEST(test_destroyed_in_a_callback),
-      TEST(test_unreaped),
-  };
   signal(SIGPIPE, SIG_IGN);
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -17,7 +17,7 @@ static void on_line(void *ctx, enum log_level level, const char *line) {
   buf_printf(ctx, "%d %s|", (int)level, line);
 }
 
-static void test_levels(void **state) {
+UNIT_TEST(test_levels) {
   static const char *const want[] = {
       "0 a|1 b|", /* even where only errors were asked for */
       "0 a|1 b|",
@@ -40,7 +40,7 @@ static void test_levels(void **state) {
   log_set_sink(NULL, NULL);
 }
 
-static void test_one_line(void **state) {
+UNIT_TEST(test_one_line) {
   struct buf out = BUF_INIT;
   log_init("test", LOG_INFO);
   log_set_sink(on_line, &out);
@@ -71,7 +71,7 @@ static void stderr_of(const char *text, char *got, size_t size) {
   close(fds[0]);
 }
 
-static void test_default_sink(void **state) {
+UNIT_TEST(test_default_sink) {
   char got[8192], text[4000];
   log_init("rdzvd", LOG_INFO);
   log_set_sink(NULL, NULL);
@@ -83,7 +83,7 @@ static void test_default_sink(void **state) {
   assert_int_equal(strlen(got), strlen(text) + strlen("rdzvd: \n"));
 }
 
-static void test_closed_stderr_is_no_trouble(void **state) {
+UNIT_TEST(test_closed_stderr_is_no_trouble) {
   int saved = dup(STDERR_FILENO);
   close(STDERR_FILENO);
   log_error("nobody sees this");
@@ -92,7 +92,7 @@ static void test_closed_stderr_is_no_trouble(void **state) {
 }
 
 /* The journal stamps lines itself; what only inherited its name does not go there. */
-static void test_stamps(void **state) {
+UNIT_TEST(test_stamps) {
   char got[256], name[64];
   struct stat st;
   struct tm tm = {.tm_isdst = -1};
@@ -119,15 +119,4 @@ static void test_stamps(void **state) {
   time_t now = time(NULL), then = mktime(&tm);
   assert_true(then <= now && then >= now - 60); /* local time, and now */
   close(file);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_levels),
-      cmocka_unit_test(test_one_line),
-      cmocka_unit_test(test_default_sink),
-      cmocka_unit_test(test_stamps),
-      cmocka_unit_test(test_closed_stderr_is_no_trouble),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static int count_threads(void) {
 }
 
 /* Descriptor by descriptor: below what the loop needs it is an error, and never an abort(). */
-static void test_without_descriptors(void **state) {
+UNIT_TEST(test_without_descriptors) {
   struct rlimit before, low;
   bool opened = false;
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -43,7 +43,7 @@ static void test_without_descriptors(void **state) {
   assert_true(opened);
 }
 
-static void test_closed_standard_descriptors(void **state) {
+UNIT_TEST(test_closed_standard_descriptors) {
   struct err e = ERR_INIT;
   uv_loop_t loop;
   int kept = dup(STDIN_FILENO);
@@ -59,7 +59,7 @@ static void note(uv_work_t *work) {
   *(bool *)work->data = true;
 }
 
-static void test_pool(void **state) {
+UNIT_TEST(test_pool) {
   struct err e = ERR_INIT;
   uv_loop_t loop;
   bool worked = false;
@@ -80,13 +80,4 @@ static void test_pool(void **state) {
   assert_true(worked);
   assert_int_equal(count_threads(), before + 3);
   assert_int_equal(uv_loop_close(&loop), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_without_descriptors),
-      cmocka_unit_test(test_closed_standard_descriptors),
-      cmocka_unit_test(test_pool),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

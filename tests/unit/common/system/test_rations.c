@@ -19,7 +19,7 @@ static void collect(void *ctx, enum log_level level, const char *line) {
   snprintf(l->last, sizeof(l->last), "%s", line);
 }
 
-static void test_lines_are_limited_per_address_and_window(void **state) {
+UNIT_TEST(test_lines_are_limited_per_address_and_window) {
   struct lines got = {0};
   struct rations a;
   log_set_sink(collect, &got);
@@ -38,7 +38,7 @@ static void test_lines_are_limited_per_address_and_window(void **state) {
   rations_finish(&a);
 }
 
-static void test_told_how_many_were_left_out(void **state) {
+UNIT_TEST(test_told_how_many_were_left_out) {
   struct lines got = {0};
   struct rations a;
   log_set_sink(collect, &got);
@@ -54,7 +54,7 @@ static void test_told_how_many_were_left_out(void **state) {
   rations_finish(&a);
 }
 
-static void test_memory_is_bounded(void **state) {
+UNIT_TEST(test_memory_is_bounded) {
   struct lines got = {0};
   struct rations a;
   char addr[32];
@@ -70,7 +70,7 @@ static void test_memory_is_bounded(void **state) {
 }
 
 /* One stranger with many addresses. */
-static void test_lines_are_limited_for_all_together(void **state) {
+UNIT_TEST(test_lines_are_limited_for_all_together) {
   struct lines got = {0};
   struct rations a;
   char addr[32];
@@ -88,15 +88,4 @@ static void test_lines_are_limited_for_all_together(void **state) {
   assert_string_equal(got.last, "again");
   log_set_sink(NULL, NULL);
   rations_finish(&a);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-
-      cmocka_unit_test(test_lines_are_limited_per_address_and_window),
-      cmocka_unit_test(test_told_how_many_were_left_out),
-      cmocka_unit_test(test_memory_is_bounded),
-      cmocka_unit_test(test_lines_are_limited_for_all_together),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void expect(struct pair *p, enum socket_owner_answer answer, int64_t uid)
   }
 }
 
-static void test_own(void **state) {
+UNIT_TEST(test_own) {
   static const struct {
     int family;
     bool mapped;
@@ -105,7 +105,7 @@ static void test_own(void **state) {
   }
 }
 
-static void test_of_another_user(void **state) {
+UNIT_TEST(test_of_another_user) {
   struct pair p;
   struct socket_owner found;
   struct port_holder h;
@@ -124,7 +124,7 @@ static void test_of_another_user(void **state) {
 }
 
 /* The kernel says uid 0 of what no process holds any more. */
-static void test_who_is_gone(void **state) {
+UNIT_TEST(test_who_is_gone) {
   struct pair p;
   assert_true(open_pair(&p, AF_INET, false, 0));
   end_client(&p);
@@ -132,7 +132,7 @@ static void test_who_is_gone(void **state) {
   close_pair(&p);
 }
 
-static void test_half_closed(void **state) {
+UNIT_TEST(test_half_closed) {
   struct pair p;
   assert_true(open_pair(&p, AF_INET, false, 0));
   shutdown(p.fd, SHUT_WR);
@@ -141,7 +141,7 @@ static void test_half_closed(void **state) {
 }
 
 /* A listening socket on the port of a connection that is gone must not speak for it. */
-static void test_a_listener_is_not_a_connection(void **state) {
+UNIT_TEST(test_a_listener_is_not_a_connection) {
   struct pair p;
   assert_true(open_pair(&p, AF_INET, false, 0));
   struct pair other = p;
@@ -152,7 +152,7 @@ static void test_a_listener_is_not_a_connection(void **state) {
 }
 
 /* accept() has not come yet: no process holds that end. */
-static void test_nobody_has_accepted(void **state) {
+UNIT_TEST(test_nobody_has_accepted) {
   struct pair p, end;
   assert_true(open_pair(&p, AF_INET, false, 0));
   union socket_address to = loopback(AF_INET, false, p.to.port);
@@ -165,7 +165,7 @@ static void test_nobody_has_accepted(void **state) {
 }
 
 /* Its listener's queue is full: it has the numbers of a connection, and nobody can have accepted it. */
-static void test_who_dials(void **state) {
+UNIT_TEST(test_who_dials) {
   union socket_address at = loopback(AF_INET, false, 0);
   struct pair p = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   struct tcp_info info = {0};
@@ -188,7 +188,7 @@ static void test_who_dials(void **state) {
 }
 
 /* Somebody who takes all of this process's descriptors must not blind it. */
-static void test_no_descriptors(void **state) {
+UNIT_TEST(test_no_descriptors) {
   struct pair p;
   struct rlimit old, none;
   assert_true(open_pair(&p, AF_INET, false, 0));
@@ -220,15 +220,5 @@ static int close_all(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_own),
-      cmocka_unit_test(test_of_another_user),
-      cmocka_unit_test(test_who_is_gone),
-      cmocka_unit_test(test_half_closed),
-      cmocka_unit_test(test_a_listener_is_not_a_connection),
-      cmocka_unit_test(test_nobody_has_accepted),
-      cmocka_unit_test(test_who_dials),
-      cmocka_unit_test(test_no_descriptors),
-  };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return unit_run(open_all, close_all);
 }

@@ -53,7 +53,18 @@ static void assert_refused(const char *name, const char *sentence) {
   if (!strstr(why.text, sentence)) fail_msg("'%s' does not say '%s'", why.text, sentence);
 }
 
-static void test_ours(void **state) {
+static int tear_down(void **state) {
+  if (geteuid() == 0) set_folder(".", 0, 0, 0700);
+  tree_finish(&tree);
+  return 0;
+}
+
+static int set_up(void **state) {
+  tree_init(&tree);
+  return 0;
+}
+
+UNIT_TEST_WITH(test_ours, set_up, tear_down) {
   put("a", 0, 0, 0644);
   assert_trusted("a", "a");
   put("f/a", 0, 0, 0755);
@@ -65,7 +76,7 @@ static void test_ours(void **state) {
   assert_int_equal(why.code, -ENOTDIR);
 }
 
-static void test_every_user_may_write(void **state) {
+UNIT_TEST_WITH(test_every_user_may_write, set_up, tear_down) {
   put("a", 0, 0, 0666);
   assert_refused("a", "/a can be changed by every user, and decides what runs here: chmod o-w ");
   put("f/a", 0, 0, 0644);
@@ -77,7 +88,7 @@ static void test_every_user_may_write(void **state) {
   assert_trusted("f/a", "f/a");
 }
 
-static void test_another_users(void **state) {
+UNIT_TEST_WITH(test_another_users, set_up, tear_down) {
   if (geteuid() != 0) skip();
   put("a", EVE, 0, 0644);
   assert_refused("a", "/a belongs to uid 60101, and would decide what runs here: it must belong to root, to this user "
@@ -87,7 +98,7 @@ static void test_another_users(void **state) {
   assert_refused("f/a", "/f belongs to uid 60101");
 }
 
-static void test_links(void **state) {
+UNIT_TEST_WITH(test_links, set_up, tear_down) {
   put("f/a", 0, 0, 0644);
   set_folder("f", 0, 0, 0755);
   assert_int_equal(symlink("f/a", in_tree("link")), 0);
@@ -101,7 +112,7 @@ static void test_links(void **state) {
 }
 
 /* A link leads to another one, as the last name or on the way there. */
-static void test_links_to_links(void **state) {
+UNIT_TEST_WITH(test_links_to_links, set_up, tear_down) {
   static const struct {
     const char *name, *target;
   } links[] = {{"g/two", "../f/a"}, {"one", "g/two"}, {"g/folder", "../f"}, {"through", "g/folder/a"}};
@@ -129,7 +140,7 @@ static void test_links_to_links(void **state) {
   if (geteuid() == 0) assert_refused("g/folder/a", "/g/folder belongs to uid 60101");
 }
 
-static void test_groups(void **state) {
+UNIT_TEST_WITH(test_groups, set_up, tear_down) {
   if (geteuid() != 0) skip();
   put("a", 0, EVE, 0664);
   assert_refused("a", "/a can be changed by group 60101, and decides what runs here: chmod g-w ");
@@ -143,7 +154,7 @@ static void test_groups(void **state) {
 }
 
 /* Another user of this machine runs it: the child is that user. */
-static void test_private_groups(void **state) {
+UNIT_TEST_WITH(test_private_groups, set_up, tear_down) {
   if (geteuid() != 0) skip();
   set_folder(".", DAEMON, DAEMON, 0755);
   put("f/a", DAEMON, DAEMON, 0664);
@@ -160,7 +171,7 @@ static void test_private_groups(void **state) {
   assert_refused("f/a", "/f/a belongs to user daemon (uid 1)"); /* root is another user than that */
 }
 
-static void test_an_access_control_list(void **state) {
+UNIT_TEST_WITH(test_an_access_control_list, set_up, tear_down) {
   static const uint8_t list[] = {2,    0,    0,    0, /* user::rw- user:60101:rw- group::r-- mask::rw- other::r-- */
                                  1,    0,    6,    0,    0xff, 0xff, 0xff, 0xff, 2,    0,    6,    0,   0xc5, 0xea,
                                  0,    0,    4,    0,    4,    0,    0xff, 0xff, 0xff, 0xff, 16,   0,   6,    0,
@@ -168,25 +179,4 @@ static void test_an_access_control_list(void **state) {
   put("a", 0, 0, 0644);
   if (setxattr(in_tree("a"), "system.posix_acl_access", list, sizeof(list), 0) != 0) skip();
   assert_refused("a", "/a can be changed by group ");
-}
-
-static int set_up(void **state) {
-  tree_init(&tree);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  if (geteuid() == 0) set_folder(".", 0, 0, 0700);
-  tree_finish(&tree);
-  return 0;
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(test_ours),           TEST(test_every_user_may_write),   TEST(test_another_users),
-      TEST(test_links),          TEST(test_links_to_links),         TEST(test_groups),
-      TEST(test_private_groups), TEST(test_an_access_control_list),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 enum { NOBODY = 65534, EVE = 60101, NO_NAME_SPACE = 99 };
 
-static void test_a_table(void **state) {
+UNIT_TEST(test_a_table) {
   assert_true(user_map_is_total("         0          0 4294967295\n"));
   assert_true(user_map_is_total("0 1000 1\n1 100000 4294967294"));
   assert_false(user_map_is_total("         0       1000          1\n"));
@@ -60,7 +60,7 @@ static int this_is_itself(void) {
   return user_is_self(geteuid());
 }
 
-static void test_in_a_name_space(void **state) {
+UNIT_TEST(test_in_a_name_space) {
   if (geteuid() != 0 || in_name_space("0 0 1", 0, root_is_known) == NO_NAME_SPACE) skip();
   assert_int_equal(in_name_space("0 0 1", 0, root_is_known), 1);
   assert_int_equal(in_name_space("0 0 1", 0, nobody_is_known), 0);
@@ -71,19 +71,10 @@ static void test_in_a_name_space(void **state) {
   assert_int_equal(in_name_space("", NOBODY, this_is_itself), 0);
 }
 
-static void test_here(void **state) {
+UNIT_TEST(test_here) {
   assert_false(user_is_known(-1));
   assert_true(user_is_known(0));
   assert_true(user_is_known(EVE));
   assert_true(user_is_self(geteuid()) || geteuid() == NOBODY);
   assert_false(user_is_self(geteuid() + 1));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_table),
-      cmocka_unit_test(test_in_a_name_space),
-      cmocka_unit_test(test_here),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

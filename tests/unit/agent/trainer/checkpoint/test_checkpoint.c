@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,6 @@
 #include <unistd.h>
 #include "common/mem.h"
 #include "tests/rig/unit.h"
-
-static char dir[] = "/tmp/rdzv-ckpt-XXXXXX";
 
 static struct ckpt_state sample(uint64_t step, enum compute_opt_kind optim, float *floats) {
   struct ckpt_state s = {.kind = {.shape = {.n = 3, .width = {4, 2, 4}},
@@ -56,7 +53,7 @@ static void write_as(const struct ckpt_marker *m) {
   struct ckpt_bytes b;
   struct err e = ERR_INIT;
   ckpt_bytes(&s, &b);
-  if (ckpt_write(dir, m, &b, NULL, &e)) fail_msg("%s", e.text);
+  if (ckpt_write(unit_folder, m, &b, NULL, &e)) fail_msg("%s", e.text);
 }
 
 static void write_one(uint32_t generation, uint32_t round, uint64_t step) {
@@ -82,7 +79,7 @@ static struct latest find_of(const char *incarnation) {
   struct latest l = {0};
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
-  l.rc = ckpt_latest(dir, incarnation, &l.m, &l.s, &b, count_refused, &l, NULL, &e);
+  l.rc = ckpt_latest(unit_folder, incarnation, &l.m, &l.s, &b, count_refused, &l, NULL, &e);
   if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
   buf_finish(&b);
   return l;
@@ -93,7 +90,7 @@ static struct latest find(void) {
 }
 
 /* The checksums are combined from parts and must equal those of the whole. */
-static void test_pieces_are_the_bytes(void **state) {
+UNIT_TEST(test_pieces_are_the_bytes) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
     struct ckpt_state s = sample(5, (enum compute_opt_kind)k, floats);
@@ -108,7 +105,7 @@ static void test_pieces_are_the_bytes(void **state) {
 }
 
 /* A model in memory has pads between its tensors; its file has none. */
-static void test_pads_are_not_stored(void **state) {
+UNIT_TEST(test_pads_are_not_stored) {
   float floats[128], padded[3][256];
   struct model_tensor v[MODEL_TENSORS_MAX];
   struct ckpt_state s = sample(5, COMPUTE_ADAM, floats);
@@ -136,15 +133,7 @@ static void test_pads_are_not_stored(void **state) {
   buf_finish(&have);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
-  return f->level > 0 ? remove(path) : 0;
-}
-
-static int empty_dir(void **state) {
-  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-static void test_states_come_back(void **state) {
+UNIT_TEST(test_states_come_back) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
     struct ckpt_state in = sample(5, (enum compute_opt_kind)k, floats), out;
@@ -163,7 +152,7 @@ static void test_states_come_back(void **state) {
   }
 }
 
-static void test_every_cut_and_every_flipped_byte_is_refused(void **state) {
+UNIT_TEST(test_every_cut_and_every_flipped_byte_is_refused) {
   struct buf b = BUF_INIT;
   struct ckpt_state s;
   encode(5, COMPUTE_ADAM, &b);
@@ -182,7 +171,7 @@ static void test_every_cut_and_every_flipped_byte_is_refused(void **state) {
 }
 
 /* Well-formed headers with impossible values and a correct checksum. */
-static void test_headers_are_checked_for_sense(void **state) {
+UNIT_TEST(test_headers_are_checked_for_sense) {
   static const struct {
     size_t at;
     uint32_t value;
@@ -212,7 +201,7 @@ static void test_headers_are_checked_for_sense(void **state) {
   }
 }
 
-static void test_names(void **state) {
+UNIT_TEST(test_names) {
   struct ckpt_id id = {.generation = 7, .incarnation = "2026-x.y", .round = 12, .step = 3456}, back;
   char name[CKPT_NAME_MAX];
   ckpt_name_format(&id, name);
@@ -248,14 +237,14 @@ static void test_names(void **state) {
 }
 
 /* The time in an incarnation does not matter. */
-static void test_order_is_generation_round_step(void **state) {
+UNIT_TEST(test_order_is_generation_round_step) {
   static const struct ckpt_id ids[] = {{1, "2027", 9, 9},   {2, "alone", 1, 900}, {3, "2026", 1, 10},
                                        {3, "2026", 1, 900}, {3, "2026", 2, 5},    {3, "2026", 10, 1}};
   for (int i = 0; i < 6; i++)
     for (int k = 0; k < 6; k++) assert_int_equal(ckpt_id_compare(&ids[i], &ids[k]), (i > k) - (i < k));
 }
 
-static void test_markers_are_exact(void **state) {
+UNIT_TEST(test_markers_are_exact) {
   struct ckpt_marker m = {.id = {4, "2026-a", 3, 77},
                           .job = "j",
                           .origin = 2,
@@ -279,7 +268,7 @@ static void test_markers_are_exact(void **state) {
   buf_finish(&b);
 }
 
-static void test_the_newest_is_found(void **state) {
+FOLDER_TEST(test_the_newest_is_found) {
   assert_int_equal(find().rc, 0);
   struct ckpt_marker other = marker_of(1, 5, 99);
   snprintf(other.id.incarnation, sizeof other.id.incarnation, "2027");
@@ -296,7 +285,7 @@ static void test_the_newest_is_found(void **state) {
   assert_int_equal(find_of("2028").rc, 0);
 }
 
-static void test_nothing_is_overwritten(void **state) {
+FOLDER_TEST(test_nothing_is_overwritten) {
   struct ckpt_marker id = marker_of(1, 1, 20);
   struct err e = ERR_INIT;
   float floats[128];
@@ -304,16 +293,16 @@ static void test_nothing_is_overwritten(void **state) {
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   write_one(1, 1, 20);
-  assert_int_equal(ckpt_write(dir, &id, &b, NULL, &e), -EEXIST);
+  assert_int_equal(ckpt_write(unit_folder, &id, &b, NULL, &e), -EEXIST);
   assert_int_equal(find().rc, 1);
 }
 
 static char *file_of(const char *name, const char *file) {
-  return xasprintf("%s/%s/%s", dir, name, file);
+  return xasprintf("%s/%s/%s", unit_folder, name, file);
 }
 
 /* State and marker of the newest, cut at every byte: the one before is used. */
-static void test_cut_at_every_byte_on_disk(void **state) {
+FOLDER_TEST(test_cut_at_every_byte_on_disk) {
   static const char *const files[] = {"state.bin", "COMMIT"};
   write_one(1, 1, 20);
   write_one(1, 1, 40);
@@ -338,7 +327,7 @@ static void test_cut_at_every_byte_on_disk(void **state) {
   }
 }
 
-static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
+FOLDER_TEST(test_a_marker_of_another_checkpoint_does_not_count) {
   write_one(1, 1, 20);
   write_one(1, 1, 40);
   char *from = file_of("000001-2026-r000001-s000000000020", "COMMIT"),
@@ -352,7 +341,7 @@ static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
 }
 
 /* A pipe without a writer, a link to elsewhere, an empty folder: the reader waits for none. */
-static void test_what_is_not_a_file_is_passed_over(void **state) {
+FOLDER_TEST(test_what_is_not_a_file_is_passed_over) {
   static const char *const files[] = {"state.bin", "COMMIT"};
   write_one(1, 1, 20);
   write_one(1, 1, 40);
@@ -374,35 +363,36 @@ static void test_what_is_not_a_file_is_passed_over(void **state) {
   assert_int_equal(find().s.step, 40);
 }
 
-static void test_one_checkpoint_is_opened_by_its_path(void **state) {
+FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
   struct ckpt_marker m;
   struct ckpt_state s;
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   write_one(1, 1, 20);
   write_one(1, 1, 40);
-  char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", dir);
+  char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", unit_folder);
   assert_int_equal(ckpt_open(path, &m, &s, &b, NULL, &e), 0);
   assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
-  assert_int_equal(ckpt_open(dir, &m, &s, &b, NULL, &e), -EINVAL);
+  assert_int_equal(ckpt_open(unit_folder, &m, &s, &b, NULL, &e), -EINVAL);
   assert_non_null(strstr(e.text, "that of a checkpoint"));
   assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
   buf_finish(&b);
   free(path);
 }
 
-static void test_old_ones_go_and_rubbish_with_them(void **state) {
+FOLDER_TEST(test_old_ones_go_and_rubbish_with_them) {
   struct ckpt_marker mine = marker_of(1, 3, 60);
   struct ckpt_list l;
   for (uint64_t step = 10; step <= 50; step += 10) write_one(1, 1, step);
   char *torn = file_of("000001-2026-r000001-s000000000040", "COMMIT");
   assert_int_equal(unlink(torn), 0);
-  char *tmp[] = {xasprintf("%s/.tmp-000001-2026-r000002-s000000000055-77", dir),
-                 xasprintf("%s/.tmp-000001-2026-r000004-s000000000055-77", dir), xasprintf("%s/other", dir)};
+  char *tmp[] = {xasprintf("%s/.tmp-000001-2026-r000002-s000000000055-77", unit_folder),
+                 xasprintf("%s/.tmp-000001-2026-r000004-s000000000055-77", unit_folder),
+                 xasprintf("%s/other", unit_folder)};
   for (int i = 0; i < 3; i++) assert_int_equal(mkdir(tmp[i], 0777), 0);
   write_one(1, 3, 60);
-  assert_int_equal(ckpt_prune(dir, &mine, 2, NULL), 0);
-  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
+  assert_int_equal(ckpt_prune(unit_folder, &mine, 2, NULL), 0);
+  assert_int_equal(ckpt_list(unit_folder, &l, NULL), 0);
   assert_int_equal(l.n, 2); /* 60 and 50: 40 has no marker and its writer is of an older round */
   assert_true(l.v[0].step == 60 && l.v[1].step == 50);
   ckpt_list_finish(&l);
@@ -413,7 +403,7 @@ static void test_old_ones_go_and_rubbish_with_them(void **state) {
   free(torn);
 }
 
-static void test_directories_that_cannot_be(void **state) {
+UNIT_TEST(test_directories_that_cannot_be) {
   struct err e = ERR_INIT;
   struct ckpt_marker id = marker_of(1, 1, 1);
   assert_int_equal(ckpt_dir_open("/nowhere/at/all", &e), -ENOENT);
@@ -424,30 +414,4 @@ static void test_directories_that_cannot_be(void **state) {
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   assert_int_equal(ckpt_write("/nowhere", &id, &b, NULL, &e), -ENOENT);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_states_come_back),
-      cmocka_unit_test(test_pieces_are_the_bytes),
-      cmocka_unit_test(test_pads_are_not_stored),
-      cmocka_unit_test(test_every_cut_and_every_flipped_byte_is_refused),
-      cmocka_unit_test(test_headers_are_checked_for_sense),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_order_is_generation_round_step),
-      cmocka_unit_test(test_markers_are_exact),
-      cmocka_unit_test_teardown(test_the_newest_is_found, empty_dir),
-      cmocka_unit_test_teardown(test_nothing_is_overwritten, empty_dir),
-      cmocka_unit_test_teardown(test_cut_at_every_byte_on_disk, empty_dir),
-      cmocka_unit_test_teardown(test_a_marker_of_another_checkpoint_does_not_count, empty_dir),
-      cmocka_unit_test_teardown(test_what_is_not_a_file_is_passed_over, empty_dir),
-      cmocka_unit_test_teardown(test_one_checkpoint_is_opened_by_its_path, empty_dir),
-      cmocka_unit_test_teardown(test_old_ones_go_and_rubbish_with_them, empty_dir),
-      cmocka_unit_test(test_directories_that_cannot_be),
-  };
-  if (!mkdtemp(dir)) return 1;
-  int rc = cmocka_run_group_tests(tests, NULL, NULL);
-  empty_dir(NULL);
-  rmdir(dir);
-  return rc;
 }

@@ -23,7 +23,7 @@ static bool same(const struct ckpt_owner *a, const struct ckpt_owner *b) {
   return strcmp(x, y) == 0;
 }
 
-static void test_owners_are_exact(void **state) {
+UNIT_TEST(test_owners_are_exact) {
   struct ckpt_owner o = owner("user@node1:29400", "01a2-ff", 12, 4711), back;
   char text[CKPT_OWNER_MAX], who[200];
   ckpt_owner_format(&o, text);
@@ -41,7 +41,7 @@ static void test_owners_are_exact(void **state) {
   assert_string_equal(who, "a trainer without an agent, pid 5 on node1");
 }
 
-static void test_who_takes_a_folder(void **state) {
+UNIT_TEST(test_who_takes_a_folder) {
   static const struct {
     const char *job, *incarnation;
     uint32_t round;
@@ -75,7 +75,7 @@ static void test_who_takes_a_folder(void **state) {
 }
 
 /* What a run writes is newer than all that it found, whatever the daemons' clocks were. */
-static void test_generations(void **state) {
+UNIT_TEST(test_generations) {
   static const struct ckpt_id v[] = {{5, "09", 1, 10}, {4, "05", 2, 10}, {4, "05", 1, 10}};
   struct ckpt_owner me = owner("a", "05", 3, 70), newer = owner("a", "09", 2, 70),
                     alone = owner("-", CKPT_ALONE, 1, 71);
@@ -101,7 +101,7 @@ static struct ckpt_kind kind(double lr, double batch) {
                             .options = {[CKPT_LR] = lr, [CKPT_BATCH] = batch, [CKPT_LR_DECAY] = OPTIM_COSINE}};
 }
 
-static void test_what_a_run_may_go_on_from(void **state) {
+UNIT_TEST(test_what_a_run_may_go_on_from) {
   struct ckpt_marker have = {.job = "a"}, by_hand = {.job = "-"};
   struct ckpt_kind had = kind(0.001, 16), same = kind(0.001, 16), other = kind(0.01, 32), model = kind(0.001, 16);
   struct err e = ERR_INIT;
@@ -126,7 +126,7 @@ static void test_what_a_run_may_go_on_from(void **state) {
 }
 
 /* Checkpoints of other runs stay, and so do the newest of this one, even if others are newer. */
-static void test_what_is_removed(void **state) {
+UNIT_TEST(test_what_is_removed) {
   static const struct ckpt_id v[] = {{9, "x", 1, 50}, {8, "a", 2, 40}, {8, "a", 2, 30}, {8, "a", 2, 20},
                                      {8, "a", 1, 35}, {7, "b", 1, 90}, {7, "b", 1, 80}, {6, "a", 1, 10}};
   struct ckpt_marker m[8], mine = {.id = {8, "a", 2, 40}, .origin = 6};
@@ -141,13 +141,4 @@ static void test_what_is_removed(void **state) {
   static const bool expected[] = {false, false, false, true, true, false, false, true};
   for (size_t i = 0; i < 8; i++)
     if (goes[i] != expected[i]) fail_msg("checkpoint number %zu", i);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_owners_are_exact), cmocka_unit_test(test_who_takes_a_folder),
-      cmocka_unit_test(test_generations),      cmocka_unit_test(test_what_a_run_may_go_on_from),
-      cmocka_unit_test(test_what_is_removed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

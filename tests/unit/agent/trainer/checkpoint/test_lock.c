@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include <unistd.h>
 #include "tests/rig/unit.h"
 
-static char dir[32], path[64];
+static char path[64];
 
 static struct ckpt_owner owner(const char *job, const char *incarnation, uint32_t round) {
   struct ckpt_owner o = {.round = round};
@@ -42,21 +41,27 @@ static void hold(struct ckpt_owner o, int age_s) {
 
 static int take(struct ckpt_owner o, struct ckpt_lock **l, struct err *e) {
   *l = NULL;
-  int rc = ckpt_lock_take(dir, &o, l, e);
+  int rc = ckpt_lock_take(unit_folder, &o, l, e);
   if (rc) fprintf(stderr, "%s\n", e->text);
   return rc;
 }
 
 static size_t entries(void) {
   char command[64], line[16];
-  snprintf(command, sizeof command, "ls -A %s | wc -l", dir);
+  snprintf(command, sizeof command, "ls -A %s | wc -l", unit_folder);
   FILE *f = popen(command, "r");
   assert_non_null(fgets(line, sizeof line, f));
   pclose(f);
   return strtoul(line, NULL, 10);
 }
 
-static void test_one_after_the_other(void **state) {
+static int fresh_dir(void **state) {
+  int rc = unit_make_folder(state);
+  snprintf(path, sizeof path, "%s/.lock", unit_folder);
+  return rc;
+}
+
+UNIT_TEST_WITH(test_one_after_the_other, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   for (int i = 0; i < 2; i++) {
@@ -70,7 +75,7 @@ static void test_one_after_the_other(void **state) {
 }
 
 /* The child holds it and is killed. */
-static void test_a_process_of_this_host(void **state) {
+UNIT_TEST_WITH(test_a_process_of_this_host, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   int ready[2];
@@ -79,11 +84,11 @@ static void test_a_process_of_this_host(void **state) {
   pid_t pid = fork();
   if (pid == 0) {
     struct ckpt_owner me = owner("x", "01", 1);
-    _exit(ckpt_lock_take(dir, &me, &l, &e) || write(ready[1], "r", 1) != 1 || pause());
+    _exit(ckpt_lock_take(unit_folder, &me, &l, &e) || write(ready[1], "r", 1) != 1 || pause());
   }
   assert_int_equal(read(ready[0], &c, 1), 1);
   assert_int_equal(take(owner("y", "02", 1), &l, &e), -EBUSY);
-  assert_non_null(strstr(e.text, dir));
+  assert_non_null(strstr(e.text, unit_folder));
   assert_non_null(strstr(e.text, "job x, round 1, pid "));
   kill(pid, SIGKILL);
   siginfo_t info;
@@ -105,7 +110,7 @@ static void race(int number, int start, int told, int end) {
   snprintf(job, sizeof job, "job%d", number);
   struct ckpt_owner me = owner(job, "01", 1);
   if (read(start, &c, 1) != 0) _exit(1);
-  int rc = ckpt_lock_take(dir, &me, &l, &e);
+  int rc = ckpt_lock_take(unit_folder, &me, &l, &e);
   if (write(told, &rc, sizeof rc) != sizeof rc || read(end, &c, 1) != 0) _exit(1);
   if (rc == 0 && ckpt_lock_check(l, &e)) _exit(2); /* it was taken from the winner */
   _exit(0);
@@ -142,7 +147,7 @@ static void run_race(void) {
   assert_int_equal(winners, 1);
 }
 
-static void test_several_jobs_at_once(void **state) {
+UNIT_TEST_WITH(test_several_jobs_at_once, fresh_dir, unit_remove_folder) {
   for (int i = 0; i < RACES; i++) {
     run_race(); /* from the second time on over the lock of a dead process */
     assert_int_equal(entries(), 1);
@@ -150,7 +155,7 @@ static void test_several_jobs_at_once(void **state) {
 }
 
 /* In containers of two hosts the trainers may have the same pid. */
-static void test_a_process_of_another_host_with_our_pid(void **state) {
+UNIT_TEST_WITH(test_a_process_of_another_host_with_our_pid, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   char theirs[96], text[CKPT_OWNER_MAX];
@@ -164,7 +169,7 @@ static void test_a_process_of_another_host_with_our_pid(void **state) {
 }
 
 /* The run that lost its folder to another job is not restarted there. */
-static void test_another_job_takes_it(void **state) {
+UNIT_TEST_WITH(test_another_job_takes_it, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   assert_int_equal(take(owner("x", "01", 1), &l, &e), 0);
@@ -178,7 +183,7 @@ static void test_another_job_takes_it(void **state) {
 }
 
 /* Within a job nobody waits: the newer round continues, and the older one finds out before it writes. */
-static void test_a_newer_round_takes_it(void **state) {
+UNIT_TEST_WITH(test_a_newer_round_takes_it, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *old, *l;
   struct err e = ERR_INIT;
   struct ckpt_owner first = owner("x", "01", 1);
@@ -197,7 +202,7 @@ static void test_a_newer_round_takes_it(void **state) {
   assert_int_equal(entries(), 0);
 }
 
-static void test_a_host_without_power(void **state) {
+UNIT_TEST_WITH(test_a_host_without_power, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   hold(owner("x", "09", 4), CKPT_STALE_MS / 1000 + 2);
@@ -214,7 +219,7 @@ static void test_a_host_without_power(void **state) {
 }
 
 /* It is touched while another process waits for it. */
-static void test_a_host_that_lives(void **state) {
+UNIT_TEST_WITH(test_a_host_that_lives, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   hold(owner("x", "09", 4), 1);
@@ -232,7 +237,7 @@ static void test_a_host_that_lives(void **state) {
 }
 
 /* The holder does the same by itself. */
-static void test_the_holder_touches_it(void **state) {
+UNIT_TEST_WITH(test_the_holder_touches_it, fresh_dir, unit_remove_folder) {
   struct ckpt_lock *l;
   struct err e = ERR_INIT;
   struct stat st;
@@ -249,36 +254,4 @@ static void test_the_holder_touches_it(void **state) {
   assert_int_equal(ckpt_lock_check(l, &e), 0);
   assert_int_equal(lstat(path, &st), 0);
   ckpt_lock_release(l);
-}
-
-static int remove_entry(const char *p, const struct stat *st, int flag, struct FTW *f) {
-  return remove(p);
-}
-
-static int fresh_dir(void **state) {
-  snprintf(dir, sizeof dir, "/tmp/rdzv-lock-XXXXXX");
-  if (!mkdtemp(dir)) return -1;
-  snprintf(path, sizeof path, "%s/.lock", dir);
-  return 0;
-}
-
-static int remove_dir(void **state) {
-  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-#define CASE(test) cmocka_unit_test_setup_teardown(test, fresh_dir, remove_dir)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      CASE(test_one_after_the_other),
-      CASE(test_a_process_of_this_host),
-      CASE(test_a_newer_round_takes_it),
-      CASE(test_a_host_without_power),
-      CASE(test_a_host_that_lives),
-      CASE(test_the_holder_touches_it),
-      CASE(test_several_jobs_at_once),
-      CASE(test_another_job_takes_it),
-      CASE(test_a_process_of_another_host_with_our_pid),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

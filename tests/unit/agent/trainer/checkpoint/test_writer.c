@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "tests/rig/unit.h"
-
-static char dir[32];
 
 static float floats[3 * 40000];
 
@@ -49,8 +46,8 @@ static struct ckpt_writer *open_writer(const char *where) {
 
 /* Twenty checkpoints over the same floats, one after the other: the newest is complete and the last one, the others are
  * gone. */
-static void test_one_after_the_other(void **state) {
-  struct ckpt_writer *w = open_writer(dir);
+FOLDER_TEST(test_one_after_the_other) {
+  struct ckpt_writer *w = open_writer(unit_folder);
   struct ckpt_written r;
   assert_false(ckpt_writer_busy(w));
   assert_false(ckpt_writer_wait(w, 10, &r));
@@ -71,29 +68,29 @@ static void test_one_after_the_other(void **state) {
   struct ckpt_state got;
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
-  assert_int_equal(ckpt_list(dir, &l, &e), 0);
+  assert_int_equal(ckpt_list(unit_folder, &l, &e), 0);
   assert_int_equal(l.n, 2);
   ckpt_list_finish(&l);
-  assert_int_equal(ckpt_latest(dir, NULL, &m, &got, &b, refused, NULL, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(unit_folder, NULL, &m, &got, &b, refused, NULL, NULL, &e), 1);
   assert_int_equal(got.step, 20);
   assert_memory_equal(got.params, floats, 40000 * sizeof(float));
   buf_finish(&b);
 }
 
 /* A checkpoint in progress is finished before the writer ends, even if nobody asked for the result. */
-static void test_the_end_waits_for_what_is_being_written(void **state) {
-  struct ckpt_writer *w = open_writer(dir);
+FOLDER_TEST(test_the_end_waits_for_what_is_being_written) {
+  struct ckpt_writer *w = open_writer(unit_folder);
   struct ckpt_marker id = about(5), found;
   struct ckpt_state s = big(5), got;
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   ckpt_writer_begin(w, &id, &s);
   assert_true(ckpt_writer_destroy(w, 20000));
-  assert_int_equal(ckpt_latest(dir, NULL, &found, &got, &b, refused, NULL, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(unit_folder, NULL, &found, &got, &b, refused, NULL, NULL, &e), 1);
   buf_finish(&b);
 }
 
-static void test_failures_come_with_their_sentence(void **state) {
+UNIT_TEST(test_failures_come_with_their_sentence) {
   struct ckpt_writer *w = open_writer("/nowhere");
   struct ckpt_written r;
   struct ckpt_marker id = about(5);
@@ -130,7 +127,7 @@ static struct ckpt_owner owner(const char *job, uint32_t round) {
 }
 
 /* The run was stopped in the middle of a write. It says who has the folder, and not that its file has gone. */
-static void test_taken_in_the_middle_of_a_write(void **state) {
+FOLDER_TEST(test_taken_in_the_middle_of_a_write) {
   const struct ckpt_owner takers[] = {owner("x", 2), owner("y", 1)};
   const int codes[] = {-ESTALE, -EBUSY};
   const char *const says[] = {"was taken by another run (job x, round 2, pid ",
@@ -144,8 +141,8 @@ static void test_taken_in_the_middle_of_a_write(void **state) {
     struct ckpt_state s = big(5);
     struct err e = ERR_INIT;
     char path[64];
-    assert_int_equal(ckpt_lock_take(dir, &me, &lock, &e), 0);
-    assert_int_equal(ckpt_writer_create(dir, 2, lock, &w, &e), 0);
+    assert_int_equal(ckpt_lock_take(unit_folder, &me, &lock, &e), 0);
+    assert_int_equal(ckpt_writer_create(unit_folder, 2, lock, &w, &e), 0);
     taker = &takers[i];
     ckpt_writer_begin(w, &id, &s);
     assert_true(ckpt_writer_wait(w, 20000, &r));
@@ -154,30 +151,7 @@ static void test_taken_in_the_middle_of_a_write(void **state) {
     assert_non_null(strstr(r.why.text, says[i]));
     assert_true(ckpt_writer_destroy(w, 1000));
     ckpt_lock_release(lock);
-    snprintf(path, sizeof path, "%s/.lock", dir);
+    snprintf(path, sizeof path, "%s/.lock", unit_folder);
     assert_int_equal(unlink(path), 0); /* the taker's stays */
   }
-}
-
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
-  return remove(path);
-}
-
-static int fresh_dir(void **state) {
-  snprintf(dir, sizeof dir, "/tmp/rdzv-writer-XXXXXX");
-  return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state) {
-  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_one_after_the_other, fresh_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(test_the_end_waits_for_what_is_being_written, fresh_dir, remove_dir),
-      cmocka_unit_test(test_failures_come_with_their_sentence),
-      cmocka_unit_test_setup_teardown(test_taken_in_the_middle_of_a_write, fresh_dir, remove_dir),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

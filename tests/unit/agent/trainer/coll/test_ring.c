@@ -203,7 +203,7 @@ static bool check_sums(struct rank *r) {
   return true;
 }
 
-static void test_sums_of_odd_sizes(void **state) {
+UNIT_TEST(test_sums_of_odd_sizes) {
   static const int sizes[] = {0, 1, 2, 3, 4, 5, 7, 64, 1023, 65537, BIG};
   for (int world = 1; world <= 5; world++)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) run_world(world, check_sums, sizes[i]);
@@ -237,7 +237,7 @@ static bool check_many(struct rank *r) {
   return true;
 }
 
-static void test_many_under_way(void **state) {
+UNIT_TEST(test_many_under_way) {
   for (int world = 1; world <= 5; world++) run_world(world, check_many, 0);
 }
 
@@ -255,7 +255,7 @@ static bool check_broadcast(struct rank *r) {
   return true;
 }
 
-static void test_broadcast_from_every_root(void **state) {
+UNIT_TEST(test_broadcast_from_every_root) {
   for (int world = 1; world <= 5; world++) run_world(world, check_broadcast, 0);
 }
 
@@ -299,7 +299,7 @@ static bool one_dies_at_rest(struct rank *r) {
   return expect_loss(r, -ECONNRESET, "lost contact with rank");
 }
 
-static void test_a_rank_that_dies_is_named_by_all(void **state) {
+UNIT_TEST(test_a_rank_that_dies_is_named_by_all) {
   for (int world = 2; world <= 5; world++) {
     run_odd(world, one_dies, world - 1);
     run_odd(world, one_dies_at_rest, 0);
@@ -311,7 +311,7 @@ static bool one_is_silent(struct rank *r) {
   return expect_loss(r, -ETIMEDOUT, "sent nothing for");
 }
 
-static void test_a_rank_that_is_silent_is_named_by_all(void **state) {
+UNIT_TEST(test_a_rank_that_is_silent_is_named_by_all) {
   static const int worlds[] = {2, 3, 5};
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
     struct rank what = {.world = worlds[i], .arg = worlds[i] / 2, .timeout_ms = SILENT_MS};
@@ -340,7 +340,7 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   return true;
 }
 
-static void test_a_rank_that_is_asked_leaves_at_once(void **state) {
+UNIT_TEST(test_a_rank_that_is_asked_leaves_at_once) {
   for (int world = 2; world <= 5; world++) run_odd(world, one_hangs_and_all_are_asked, 1);
 }
 
@@ -350,7 +350,7 @@ static bool one_gives_up(struct rank *r) {
   return true;
 }
 
-static void test_words_of_who_gives_up_reach_all(void **state) {
+UNIT_TEST(test_words_of_who_gives_up_reach_all) {
   for (int world = 2; world <= 5; world++) run_world(world, one_gives_up, 1);
 }
 
@@ -359,7 +359,7 @@ static bool one_leaves(struct rank *r) {
   return expect_loss(r, -ECONNRESET, "has left the run already");
 }
 
-static void test_a_rank_that_leaves_early_is_named(void **state) {
+UNIT_TEST(test_a_rank_that_leaves_early_is_named) {
   for (int world = 2; world <= 4; world++) run_world(world, one_leaves, 0);
 }
 
@@ -375,7 +375,7 @@ static bool leave_at_once(struct rank *r) {
   return true;
 }
 
-static void test_leaving_in_good_order(void **state) {
+UNIT_TEST(test_leaving_in_good_order) {
   for (int i = 0; i < 10; i++) run_world(5, leave_at_once, 0);
 }
 
@@ -394,7 +394,7 @@ static bool sizes_differ(struct rank *r) {
   return true;
 }
 
-static void test_sizes_that_differ(void **state) {
+UNIT_TEST(test_sizes_that_differ) {
   for (int world = 2; world <= 4; world++) run_world(world, sizes_differ, 0);
 }
 
@@ -441,12 +441,12 @@ static bool check_asked(struct rank *r) {
   return true;
 }
 
-static void test_the_agent_ends_a_wait(void **state) {
+UNIT_TEST(test_the_agent_ends_a_wait) {
   for (int world = 2; world <= 4; world++) run_world(world, check_asked, 0);
 }
 
 /* Somebody listens at rank 1's place, and never answers. */
-static void test_the_agent_ends_the_forming(void **state) {
+UNIT_TEST(test_the_agent_ends_the_forming) {
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof at;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -473,12 +473,12 @@ static void test_the_agent_ends_the_forming(void **state) {
   close(fd);
 }
 
-static void test_strangers_are_not_let_in(void **state) {
+UNIT_TEST(test_strangers_are_not_let_in) {
   for (int world = 2; world <= 4; world++)
     run_world_with((struct rank){.world = world, .before = send_strangers}, check_many, -1);
 }
 
-static void test_neighbours_that_are_not_there(void **state) {
+UNIT_TEST(test_neighbours_that_are_not_there) {
   struct coll *l = NULL;
   struct err e = ERR_INIT;
   struct meeting *m = make_meeting(1);
@@ -499,7 +499,7 @@ static void test_neighbours_that_are_not_there(void **state) {
 
 /* Only the arithmetic: for any size and world, the next rank receives what one sends, and no rank sends more than 2
  * (w-1)/w of the array (and a remainder). */
-static void test_streams_fit(void **state) {
+UNIT_TEST(test_streams_fit) {
   float none[1];
   for (int world = 2; world <= 17; world++)
     for (size_t n = 0; n < 60; n++)
@@ -510,25 +510,4 @@ static void test_streams_fit(void **state) {
         assert_true(a.total_out <= 4 * 2 * (size_t)(world - 1) * ((n + (size_t)world - 1) / (size_t)world));
         assert_true(a.lead + a.total_in >= a.total_out);
       }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_streams_fit),
-      cmocka_unit_test(test_sums_of_odd_sizes),
-      cmocka_unit_test(test_many_under_way),
-      cmocka_unit_test(test_broadcast_from_every_root),
-      cmocka_unit_test(test_a_rank_that_dies_is_named_by_all),
-      cmocka_unit_test(test_a_rank_that_is_silent_is_named_by_all),
-      cmocka_unit_test(test_a_rank_that_is_asked_leaves_at_once),
-      cmocka_unit_test(test_words_of_who_gives_up_reach_all),
-      cmocka_unit_test(test_a_rank_that_leaves_early_is_named),
-      cmocka_unit_test(test_leaving_in_good_order),
-      cmocka_unit_test(test_sizes_that_differ),
-      cmocka_unit_test(test_the_agent_ends_a_wait),
-      cmocka_unit_test(test_the_agent_ends_the_forming),
-      cmocka_unit_test(test_strangers_are_not_let_in),
-      cmocka_unit_test(test_neighbours_that_are_not_there),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

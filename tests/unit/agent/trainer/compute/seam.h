@@ -46,9 +46,4 @@ float random_unit(void);  /* [-1, 1) */
 void expect_sum(double got, double want, double mass, bool stored, const char *what, size_t i);
 void expect_near(double got, double want, double rel, double abs, const char *what, size_t i);
 
-extern const struct CMUnitTest seam_memory_tests[], seam_layer_tests[], seam_loss_tests[], seam_opt_tests[],
-    seam_rows_tests[], seam_step_tests[];
-extern const size_t n_seam_memory_tests, n_seam_layer_tests, n_seam_loss_tests, n_seam_opt_tests, n_seam_rows_tests,
-    n_seam_step_tests;
-
 #endif

@@ -202,7 +202,7 @@ static void check_backward(struct bench *b, size_t parts, bool add) {
   test_free(before);
 }
 
-static void layers_of_many_shapes(void **state) {
+UNIT_TEST(test_layers_of_many_shapes) {
   for (size_t i = 0; i < SHAPES; i++) {
     struct bench b;
     bench_open(&b, &shapes[i], i % 2 ? 2 * i + 1 : 0, shapes[i].rows + i % 3 + (shapes[i].rows == 0));
@@ -214,7 +214,7 @@ static void layers_of_many_shapes(void **state) {
 }
 
 /* One layer, batches of changing size, as at the end of an epoch and in an evaluation. */
-static void rows_change(void **state) {
+UNIT_TEST(test_rows_change) {
   static const size_t rows[] = {17, 3, 0, 17, 1, 16};
   static const enum compute_act acts[] = {COMPUTE_RELU, COMPUTE_GELU};
   for (size_t k = 0; k < 2; k++) {
@@ -242,7 +242,7 @@ static void rows_change(void **state) {
   }
 }
 
-static void a_weight_that_is_written_is_read(void **state) {
+UNIT_TEST(test_a_weight_that_is_written_is_read) {
   struct err e = ERR_INIT;
   struct shape s = {4, 9, 6, true, COMPUTE_LINEAR, COMPUTE_LINEAR};
   struct bench b;
@@ -258,7 +258,7 @@ static void a_weight_that_is_written_is_read(void **state) {
 
 /* Only in its own row. A ReLU may turn it into 0, as the maximum of a NaN and 0 on a GPU; a layer without one may
  * not. */
-static void a_nan_stays_in_its_row(void **state) {
+UNIT_TEST(test_a_nan_stays_in_its_row) {
   for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
     struct err e = ERR_INIT;
     struct shape s = {3, 4, 5, false, (enum compute_act)act, COMPUTE_RELU};
@@ -277,11 +277,3 @@ static void a_nan_stays_in_its_row(void **state) {
     bench_close(&b);
   }
 }
-
-const struct CMUnitTest seam_layer_tests[] = {
-    cmocka_unit_test(layers_of_many_shapes),
-    cmocka_unit_test(rows_change),
-    cmocka_unit_test(a_weight_that_is_written_is_read),
-    cmocka_unit_test(a_nan_stays_in_its_row),
-};
-const size_t n_seam_layer_tests = sizeof seam_layer_tests / sizeof *seam_layer_tests;

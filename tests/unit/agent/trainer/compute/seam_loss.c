@@ -96,7 +96,7 @@ static void check(struct bench *b, bool gradient) {
   test_free(g);
 }
 
-static void losses_of_many_shapes(void **state) {
+UNIT_TEST(test_losses_of_many_shapes) {
   static const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 1}, {7, 5}, {50, 10}, {64, 64}, {33, 1001}, {257, 37}, {0, 4}};
   for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_CROSS_ENTROPY; kind++)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -112,14 +112,14 @@ static void losses_of_many_shapes(void **state) {
 }
 
 /* Hundreds apart: exp of it does not fit a float, and the row's sum is one term. */
-static void far_logits(void **state) {
+UNIT_TEST(test_far_logits) {
   struct bench b;
   bench_open(&b, COMPUTE_CROSS_ENTROPY, 20, 30, 500);
   check(&b, true);
   bench_close(&b);
 }
 
-static void a_loss_of_zero(void **state) {
+UNIT_TEST(test_a_loss_of_zero) {
   for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_RMSE; kind++) {
     struct bench b;
     bench_open(&b, kind, 9, 7, 1);
@@ -131,7 +131,7 @@ static void a_loss_of_zero(void **state) {
   }
 }
 
-static void a_loss_that_is_no_number(void **state) {
+UNIT_TEST(test_a_loss_that_is_no_number) {
   static const float bad[] = {NAN, INFINITY, -INFINITY};
   for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_CROSS_ENTROPY; kind++)
     for (size_t i = 0; i < 3; i++) {
@@ -158,7 +158,7 @@ static void a_loss_that_is_no_number(void **state) {
     }
 }
 
-static void right_answers(void **state) {
+UNIT_TEST(test_right_answers) {
   static const size_t shapes[][2] = {{1, 1}, {7, 2}, {50, 10}, {333, 37}, {5, 1000}, {0, 3}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     struct err e = ERR_INIT;
@@ -190,7 +190,7 @@ static void right_answers(void **state) {
 }
 
 /* The other ranks learn from it that this rank's weights are old. */
-static void a_blocked_rank_says_so(void **state) {
+UNIT_TEST(test_a_blocked_rank_says_so) {
   struct err e = ERR_INIT;
   if (seam.c->depth == 0) skip();
   for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_CROSS_ENTROPY; kind++)
@@ -207,10 +207,3 @@ static void a_blocked_rank_says_so(void **state) {
       bench_close(&b);
     }
 }
-
-const struct CMUnitTest seam_loss_tests[] = {
-    cmocka_unit_test(losses_of_many_shapes), cmocka_unit_test(far_logits),
-    cmocka_unit_test(a_loss_of_zero),        cmocka_unit_test(a_loss_that_is_no_number),
-    cmocka_unit_test(right_answers),         cmocka_unit_test(a_blocked_rank_says_so),
-};
-const size_t n_seam_loss_tests = sizeof seam_loss_tests / sizeof *seam_loss_tests;

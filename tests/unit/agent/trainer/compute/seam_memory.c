@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void fresh_memory_is_zero(void **state) {
+UNIT_TEST(test_fresh_memory_is_zero) {
   static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE,
                                           COMPUTE_INPUT, COMPUTE_ACT,  COMPUTE_STAGE};
   for (size_t i = 0; i < 6; i++) {
@@ -25,7 +25,7 @@ static void fresh_memory_is_zero(void **state) {
   }
 }
 
-static void sizes(void **state) {
+UNIT_TEST(test_sizes) {
   struct err e = ERR_INIT;
   struct compute_buf *b = NULL;
   good(compute_alloc(seam.c, COMPUTE_ACT, 0, &b, &e), &e);
@@ -37,7 +37,7 @@ static void sizes(void **state) {
   assert_true(strlen(e.text) > 10);
 }
 
-static void floats_stay_what_they_are(void **state) {
+UNIT_TEST(test_floats_stay_what_they_are) {
   static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE, COMPUTE_INPUT};
   for (size_t i = 0; i < 4; i++) {
     struct field f;
@@ -54,7 +54,7 @@ static void floats_stay_what_they_are(void **state) {
 }
 
 /* A small copy to the device and back, and the device's clock advances, if there is one. */
-static void what_is_told_arrives(void **state) {
+UNIT_TEST(test_what_is_told_arrives) {
   enum { N = 70, AT = 5 };
   struct err e = ERR_INIT;
   struct compute_buf *in, *out, *times;
@@ -81,7 +81,7 @@ static void what_is_told_arrives(void **state) {
   field_drop(&f);
 }
 
-static void activations_are_rounded(void **state) {
+UNIT_TEST(test_activations_are_rounded) {
   static const float hard[] = {0.0f,       -0.0f,     1.0f,       -1.0f,     1.00390625f, 1.01171875f,
                                1.0009766f, 1.000488f, 1.0004884f, 65504.0f,  65519.0f,    65521.0f,
                                -70000.0f,  3.4e38f,   INFINITY,   -INFINITY, 6.1e-5f,     3.0e-5f,
@@ -108,7 +108,7 @@ static void activations_are_rounded(void **state) {
   field_drop(&f);
 }
 
-static void copies_on_the_device(void **state) {
+UNIT_TEST(test_copies_on_the_device) {
   struct err e = ERR_INIT;
   struct field a, b;
   field_make(&a, COMPUTE_STATE, 1000, 7);
@@ -127,7 +127,7 @@ static void copies_on_the_device(void **state) {
   field_drop(&b);
 }
 
-static void fills(void **state) {
+UNIT_TEST(test_fills) {
   static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE, COMPUTE_INPUT, COMPUTE_ACT};
   for (size_t i = 0; i < 5; i++) {
     struct err e = ERR_INIT;
@@ -145,7 +145,7 @@ static void fills(void **state) {
 }
 
 /* Also: the operation queued last is done last, through many copies over one range. */
-static void marks_are_in_order(void **state) {
+UNIT_TEST(test_marks_are_in_order) {
   enum { N = 40 };
   struct err e = ERR_INIT;
   struct compute_buf *b, *stage;
@@ -175,7 +175,7 @@ static void marks_are_in_order(void **state) {
 }
 
 /* compute_free waits: no queued operation may find its memory gone. */
-static void freed_while_queued(void **state) {
+UNIT_TEST(test_freed_while_queued) {
   struct err e = ERR_INIT;
   struct compute_buf *a, *b, *stage;
   good(compute_alloc(seam.c, COMPUTE_STATE, 100000, &a, &e), &e);
@@ -192,23 +192,9 @@ static void freed_while_queued(void **state) {
   compute_free(seam.c, stage);
 }
 
-static void ranges_for_profilers(void **state) {
+UNIT_TEST(test_ranges_for_profilers) {
   compute_range_push(seam.c, "a range");
   compute_range_push(seam.c, "within it");
   compute_range_pop(seam.c);
   compute_range_pop(seam.c);
 }
-
-const struct CMUnitTest seam_memory_tests[] = {
-    cmocka_unit_test(fresh_memory_is_zero),
-    cmocka_unit_test(sizes),
-    cmocka_unit_test(what_is_told_arrives),
-    cmocka_unit_test(floats_stay_what_they_are),
-    cmocka_unit_test(activations_are_rounded),
-    cmocka_unit_test(copies_on_the_device),
-    cmocka_unit_test(fills),
-    cmocka_unit_test(marks_are_in_order),
-    cmocka_unit_test(freed_while_queued),
-    cmocka_unit_test(ranges_for_profilers),
-};
-const size_t n_seam_memory_tests = sizeof seam_memory_tests / sizeof *seam_memory_tests;

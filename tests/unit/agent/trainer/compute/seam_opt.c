@@ -166,7 +166,7 @@ static const struct compute_opt_desc kinds[] = {
     {.kind = COMPUTE_ADAM, .n = 20003, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 10},
 };
 
-static void steps_of_all_kinds(void **state) {
+UNIT_TEST(test_steps_of_all_kinds) {
   static const double rates[] = {0.01, 0.1, 0.003, 0, 0.05};
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     struct bench b;
@@ -178,7 +178,7 @@ static void steps_of_all_kinds(void **state) {
 }
 
 /* A checkpoint in the middle: a new optimizer gets counters and state, and continues as the old one would. */
-static void counters_are_set(void **state) {
+UNIT_TEST(test_counters_are_set) {
   struct err e = ERR_INIT;
   struct bench b;
   bench_open(&b, &kinds[7]);
@@ -206,7 +206,7 @@ static void skip_once(struct bench *b, float bad, size_t at) {
   expect_written(b, &got);
 }
 
-static void steps_are_skipped(void **state) {
+UNIT_TEST(test_steps_are_skipped) {
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     struct bench b;
     bench_open(&b, &kinds[k]);
@@ -226,7 +226,7 @@ static void steps_are_skipped(void **state) {
   }
 }
 
-static void wrong_sizes_are_refused(void **state) {
+UNIT_TEST(test_wrong_sizes_are_refused) {
   struct err e = ERR_INIT;
   struct bench b;
   bench_open(&b, &kinds[1]);
@@ -238,7 +238,7 @@ static void wrong_sizes_are_refused(void **state) {
 
 /* While updates are blocked none is made: neither one that is queued then, nor one that was queued before and has not
  * started. A device may choose which of the two the first one is, but it must be whole or nothing. */
-static void blocked_updates_are_not_made(void **state) {
+UNIT_TEST(test_blocked_updates_are_not_made) {
   if (seam.c->depth == 0) skip();
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     struct bench b;
@@ -267,7 +267,7 @@ static void blocked_updates_are_not_made(void **state) {
 }
 
 /* The updates of another rank are blocked. */
-static void an_infinite_bad_blocks_an_update(void **state) {
+UNIT_TEST(test_an_infinite_bad_blocks_an_update) {
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     struct bench b;
     bench_open(&b, &kinds[k]);
@@ -286,7 +286,7 @@ static void an_infinite_bad_blocks_an_update(void **state) {
 }
 
 /* A rank looks at its own gradients before they are summed. */
-static void squares_are_summed(void **state) {
+UNIT_TEST(test_squares_are_summed) {
   struct err e = ERR_INIT;
   struct compute_buf *out, *stage;
   struct field grad;
@@ -314,14 +314,3 @@ static void squares_are_summed(void **state) {
   compute_free(seam.c, out);
   compute_free(seam.c, stage);
 }
-
-const struct CMUnitTest seam_opt_tests[] = {
-    cmocka_unit_test(steps_of_all_kinds),
-    cmocka_unit_test(counters_are_set),
-    cmocka_unit_test(steps_are_skipped),
-    cmocka_unit_test(wrong_sizes_are_refused),
-    cmocka_unit_test(blocked_updates_are_not_made),
-    cmocka_unit_test(an_infinite_bad_blocks_an_update),
-    cmocka_unit_test(squares_are_summed),
-};
-const size_t n_seam_opt_tests = sizeof seam_opt_tests / sizeof *seam_opt_tests;

@@ -52,7 +52,7 @@ static void draw(uint64_t *numbers, uint64_t below) {
   numbers[1] = numbers[2] = below - 1;
 }
 
-static void ramps(void **state) {
+UNIT_TEST(test_ramps) {
   static const uint32_t dims[] = {1, 2, 3, 20, 256, 257, 1000};
   static const double scales[] = {1.0, 0.1, 1.0 / 3, 1e-3};
   uint64_t numbers[ROWS];
@@ -67,7 +67,7 @@ static void ramps(void **state) {
   }
 }
 
-static void bytes(void **state) {
+UNIT_TEST(test_bytes) {
   static const uint32_t dims[] = {1, 7, 256, 785};
   uint64_t numbers[ROWS];
   for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
@@ -86,7 +86,7 @@ static void bytes(void **state) {
   }
 }
 
-static void no_rows_and_wrong_sizes(void **state) {
+UNIT_TEST(test_no_rows_and_wrong_sizes) {
   struct dataset d = {.n = 9, .dim = 5, .scale = 1, .form = DATASET_RAMPS};
   struct compute_rows *rows;
   struct err e = ERR_INIT;
@@ -104,7 +104,7 @@ static void no_rows_and_wrong_sizes(void **state) {
   compute_free(seam.c, stage);
 }
 
-static void what_is_too_large_is_not_kept(void **state) {
+UNIT_TEST(test_what_is_too_large_is_not_kept) {
   struct compute_rows_desc large = {.n = UINT64_C(1) << 34, .dim = 1024, .scale = 1, .pixels = (const uint8_t *)""};
   struct compute_rows *rows = NULL;
   struct err e = ERR_INIT;
@@ -114,11 +114,3 @@ static void what_is_too_large_is_not_kept(void **state) {
   assert_null(rows);
   assert_non_null(strstr(e.text, " MB are more than 1/4 of the "));
 }
-
-const struct CMUnitTest seam_rows_tests[] = {
-    cmocka_unit_test(ramps),
-    cmocka_unit_test(bytes),
-    cmocka_unit_test(no_rows_and_wrong_sizes),
-    cmocka_unit_test(what_is_too_large_is_not_kept),
-};
-const size_t n_seam_rows_tests = sizeof seam_rows_tests / sizeof *seam_rows_tests;

@@ -263,7 +263,7 @@ static double loss_tolerance(void) {
   return seam.p == COMPUTE_FP32 ? 1e-4 : seam.p == COMPUTE_BF16 ? 0x1p-8 : 0x1p-10;
 }
 
-static void training_follows_the_reference(void **state) {
+UNIT_TEST(test_training_follows_the_reference) {
   for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
     struct run r;
     struct ref f;
@@ -292,7 +292,7 @@ static void training_follows_the_reference(void **state) {
 }
 
 /* Like a trainer: stages take turns, and the host reads only the step before. */
-static void steps_are_queued_ahead(void **state) {
+UNIT_TEST(test_steps_are_queued_ahead) {
   for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
     struct err e = ERR_INIT;
     struct run a, b;
@@ -323,7 +323,7 @@ static void steps_are_queued_ahead(void **state) {
   }
 }
 
-static void captured_steps_are_steps(void **state) {
+UNIT_TEST(test_captured_steps_are_steps) {
   if (!compute_can_capture(seam.c)) skip();
   for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
     struct err e = ERR_INIT;
@@ -357,10 +357,3 @@ static void captured_steps_are_steps(void **state) {
     run_close(&b);
   }
 }
-
-const struct CMUnitTest seam_step_tests[] = {
-    cmocka_unit_test(training_follows_the_reference),
-    cmocka_unit_test(steps_are_queued_ahead),
-    cmocka_unit_test(captured_steps_are_steps),
-};
-const size_t n_seam_step_tests = sizeof seam_step_tests / sizeof *seam_step_tests;

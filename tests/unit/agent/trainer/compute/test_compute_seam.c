@@ -181,19 +181,6 @@ static void set_precision(const char *name) {
   exit(2);
 }
 
-static int run_all(void) {
-  int failed = 0;
-#define RUN(part) _cmocka_run_group_tests("seam_" #part, seam_##part##_tests, n_seam_##part##_tests, NULL, NULL)
-  failed += RUN(memory);
-  failed += RUN(layer);
-  failed += RUN(loss);
-  failed += RUN(opt);
-  failed += RUN(rows);
-  failed += RUN(step);
-#undef RUN
-  return failed;
-}
-
 int main(int argc, char **argv) {
   const char *device = "cpu", *precision = "fp32", *module = getenv("RDZV_CUDA_MODULE");
   bool deterministic = false;
@@ -221,7 +208,7 @@ int main(int argc, char **argv) {
   set_precision(precision);
   open_device(device, module, deterministic);
   printf("# %s, %s, seed %llu\n", seam.c->device, precision, (unsigned long long)seam.seed);
-  int failed = run_all();
+  int failed = unit_run(NULL, NULL);
   compute_destroy(seam.c);
   return failed ? 1 : 0;
 }

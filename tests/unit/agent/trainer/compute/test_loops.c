@@ -16,7 +16,7 @@ static void fill(float *to, size_t n, uint64_t seed) {
 enum { N = 1003 };
 
 /* Without contraction: the build has no CPU with fused products in mind, and volatile stops it where it has. */
-static void test_updates_have_the_same_bits_everywhere(void **state) {
+UNIT_TEST(test_updates_have_the_same_bits_everywhere) {
   static float p[N], m[N], v[N], g[N], p2[N], m2[N], v2[N];
   struct compute_factors f = {.by = 1.5f,
                               .b1 = 0.9f,
@@ -61,7 +61,7 @@ static void test_updates_have_the_same_bits_everywhere(void **state) {
   assert_memory_equal(m, m2, sizeof m);
 }
 
-static void test_sums(void **state) {
+UNIT_TEST(test_sums) {
   static float x[N], y[N], z[N];
   fill(x, N, 1);
   fill(y, N, 2);
@@ -78,12 +78,4 @@ static void test_sums(void **state) {
   loops_scale_differences(z, x, y, 0.5f, N);
   loops_add(x, y, N);
   for (int i = 0; i < N; i++) assert_true(fabsf(0.5f * (x[i] - 2.0f * y[i]) - z[i]) < 1e-6f);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_updates_have_the_same_bits_everywhere),
-      cmocka_unit_test(test_sums),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void check_all(unsigned infinity, double (*value)(unsigned), float (*roun
   assert_true(rounded(-0.0f) == 0 && signbit(rounded(-0.0f)));
 }
 
-static void test_bf16_is_the_nearest(void **state) {
+UNIT_TEST(test_bf16_is_the_nearest) {
   check_all(0x7f80, bf16_value, round_bf16);
   assert_true(round_bf16(3.4028234e38f) == INFINITY && round_bf16(3.38e38f) < INFINITY);
 }
@@ -177,7 +177,7 @@ static void check_products(enum compute_precision p, enum compute_act hidden) {
   close_bench(&b);
 }
 
-static void test_products_read_and_write_the_precision(void **state) {
+UNIT_TEST(test_products_read_and_write_the_precision) {
   for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
     for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
       check_products((enum compute_precision)p, (enum compute_act)act);
@@ -207,13 +207,13 @@ static void check_gradients_of_activations(enum compute_precision p, enum comput
   close_bench(&b);
 }
 
-static void test_gradients_of_activations(void **state) {
+UNIT_TEST(test_gradients_of_activations) {
   for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
     for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
       check_gradients_of_activations((enum compute_precision)p, (enum compute_act)act);
 }
 
-static void test_copies_and_fills_of_activations_round(void **state) {
+UNIT_TEST(test_copies_and_fills_of_activations_round) {
   struct compute *c = compute_cpu_create(1, COMPUTE_BF16);
   struct err e = ERR_INIT;
   struct compute_buf *act, *stage;
@@ -226,14 +226,4 @@ static void test_copies_and_fills_of_activations_round(void **state) {
   compute_free(c, act);
   compute_free(c, stage);
   compute_destroy(c);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bf16_is_the_nearest),
-      cmocka_unit_test(test_products_read_and_write_the_precision),
-      cmocka_unit_test(test_gradients_of_activations),
-      cmocka_unit_test(test_copies_and_fills_of_activations_round),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,6 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-static char dir[] = "/tmp/rdzv-data-XXXXXX";
 static char path[64];
 
 static const uint8_t images[] = {0, 0,  8,   3,   0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 2, /* 3 of 2 x 2 */
@@ -37,7 +36,7 @@ static int open_file(struct dataset *d, uint32_t dim, struct err *e) {
   return dataset_open(d, path, NULL, dim, 1.0, e);
 }
 
-static void test_images_plain_and_gzip(void **state) {
+UNIT_TEST(test_images_plain_and_gzip) {
   for (int gzip = 0; gzip < 2; gzip++) {
     struct dataset d;
     struct err e = ERR_INIT;
@@ -53,11 +52,11 @@ static void test_images_plain_and_gzip(void **state) {
   }
 }
 
-static void test_labels(void **state) {
+UNIT_TEST(test_labels) {
   struct dataset d;
   struct err e = ERR_INIT;
   uint64_t where;
-  char *image_path = xasprintf("%s/images", dir);
+  char *image_path = xasprintf("%s/images", unit_folder);
   write_file(images, sizeof images, false);
   assert_int_equal(rename(path, image_path), 0);
   write_file(labels, sizeof labels, false);
@@ -74,7 +73,7 @@ static void test_labels(void **state) {
 }
 
 /* Cut at every byte, plain and inside gzip: always refused, always with the file's name. */
-static void test_cut_at_every_byte(void **state) {
+UNIT_TEST(test_cut_at_every_byte) {
   for (int gzip = 0; gzip < 2; gzip++)
     for (size_t n = 0; n < sizeof images; n++) {
       struct dataset d;
@@ -89,7 +88,7 @@ static void test_cut_at_every_byte(void **state) {
     }
 }
 
-static void test_gzip_stream_cut_at_every_byte(void **state) {
+UNIT_TEST(test_gzip_stream_cut_at_every_byte) {
   uint8_t whole[256];
   write_file(images, sizeof images, true);
   FILE *f = fopen(path, "rb");
@@ -110,7 +109,7 @@ static void test_gzip_stream_cut_at_every_byte(void **state) {
   assert_non_null(strstr(e.text, "damaged"));
 }
 
-static void test_longer_than_promised(void **state) {
+UNIT_TEST(test_longer_than_promised) {
   uint8_t longer[sizeof images + 1] = {0};
   struct dataset d;
   struct err e = ERR_INIT;
@@ -122,7 +121,7 @@ static void test_longer_than_promised(void **state) {
   }
 }
 
-static void test_headers(void **state) {
+UNIT_TEST(test_headers) {
   static const struct {
     uint8_t bytes[20];
     const char *words;
@@ -145,7 +144,7 @@ static void test_headers(void **state) {
 }
 
 /* A header that announces 64 GB is refused because data is missing, not for lack of memory. */
-static void test_promises_are_not_believed(void **state) {
+UNIT_TEST(test_promises_are_not_believed) {
   uint8_t lie[40] = {0, 0, 8, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 16};
   struct dataset d;
   struct err e = ERR_INIT;
@@ -154,7 +153,7 @@ static void test_promises_are_not_believed(void **state) {
   assert_non_null(strstr(e.text, "only 28 bytes follow"));
 }
 
-static void test_ramps_are_numpys_linspace(void **state) {
+UNIT_TEST(test_ramps_are_numpys_linspace) {
   struct dataset d;
   struct err e = ERR_INIT;
   float x[5];
@@ -173,23 +172,12 @@ static void test_ramps_are_numpys_linspace(void **state) {
   for (int i = 0; i < 5; i++) assert_true(dataset_open(&d, wrong[i], NULL, 5, 1.0, &e) < 0);
 }
 
-static int setup(void **state) {
-  if (!mkdtemp(dir)) return -1;
-  snprintf(path, sizeof path, "%s/file", dir);
-  return 0;
-}
-
-static int teardown(void **state) {
-  unlink(path);
-  return rmdir(dir);
+static int set_up(void **state) {
+  int rc = unit_make_folder(state);
+  snprintf(path, sizeof path, "%s/file", unit_folder);
+  return rc;
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_images_plain_and_gzip),     cmocka_unit_test(test_labels),
-      cmocka_unit_test(test_cut_at_every_byte),         cmocka_unit_test(test_gzip_stream_cut_at_every_byte),
-      cmocka_unit_test(test_longer_than_promised),      cmocka_unit_test(test_headers),
-      cmocka_unit_test(test_promises_are_not_believed), cmocka_unit_test(test_ramps_are_numpys_linspace),
-  };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return unit_run(set_up, unit_remove_folder);
 }

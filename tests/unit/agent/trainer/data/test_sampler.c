@@ -36,7 +36,7 @@ static void check_partition(uint64_t n, uint64_t batch, int world, uint64_t epoc
   free(seen);
 }
 
-static void test_every_sample_goes_to_one_rank_once(void **state) {
+UNIT_TEST(test_every_sample_goes_to_one_rank_once) {
   static const uint64_t counts[] = {1, 2, 3, 4, 5, 15, 16, 17, 64, 100, 1000, 4097};
   static const uint64_t batches[] = {1, 2, 3, 7, 64, 5000};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -75,7 +75,7 @@ static void check_groups(uint64_t n, uint64_t batch, uint64_t group, int world) 
   assert_int_equal(steps, (sampler_steps_per_epoch(&one) + group - 1) / group);
 }
 
-static void test_groups_of_batches(void **state) {
+UNIT_TEST(test_groups_of_batches) {
   static const uint64_t counts[] = {1, 2, 5, 16, 17, 100, 1000}, batches[] = {1, 3, 10, 50, 5000};
   static const uint64_t groups[] = {1, 2, 3, 4, 7, 100, UINT64_C(1) << 20};
   for (size_t i = 0; i < 7; i++)
@@ -88,7 +88,7 @@ static void test_groups_of_batches(void **state) {
   assert_int_equal(sampler_step_samples(&s, 8), 2);
 }
 
-static void test_shares_differ_by_one_at_most(void **state) {
+UNIT_TEST(test_shares_differ_by_one_at_most) {
   struct sampler s = {.samples = 100, .batch = 10, .seed = 1};
   for (int world = 1; world <= 20; world++)
     for (int r = 0; r < world; r++) {
@@ -97,7 +97,7 @@ static void test_shares_differ_by_one_at_most(void **state) {
     }
 }
 
-static void test_epochs_and_seeds_differ_and_repeat(void **state) {
+UNIT_TEST(test_epochs_and_seeds_differ_and_repeat) {
   struct sampler a = {.samples = 1000, .batch = 10, .seed = 1}, b = {.samples = 1000, .batch = 10, .seed = 2};
   struct permutation p[4] = {sampler_epoch(&a, 0), sampler_epoch(&a, 1), sampler_epoch(&b, 0), sampler_epoch(&a, 0)};
   int same[4] = {0}, in_place = 0;
@@ -111,7 +111,7 @@ static void test_epochs_and_seeds_differ_and_repeat(void **state) {
 
 /* Where sample 0 lands, over many epochs: chi-square over 16 places; 45 is passed once in ten thousand
  * seeds. */
-static void test_places_are_evenly_used(void **state) {
+UNIT_TEST(test_places_are_evenly_used) {
   struct sampler s = {.samples = 16, .batch = 4, .seed = 3};
   double hits[16] = {0}, chi = 0;
   for (uint64_t epoch = 0; epoch < 16000; epoch++) {
@@ -123,21 +123,9 @@ static void test_places_are_evenly_used(void **state) {
   assert_true(chi < 45);
 }
 
-static void test_a_large_set_costs_nothing(void **state) {
+UNIT_TEST(test_a_large_set_costs_nothing) {
   struct sampler s = {.samples = UINT64_C(1) << 40, .batch = 1 << 20, .seed = 3};
   struct permutation p = sampler_epoch(&s, 5);
   assert_true(permutation_at(&p, 0) < s.samples && permutation_at(&p, s.samples - 1) < s.samples);
   assert_true(permutation_at(&p, 0) != permutation_at(&p, 1));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_sample_goes_to_one_rank_once),
-      cmocka_unit_test(test_groups_of_batches),
-      cmocka_unit_test(test_shares_differ_by_one_at_most),
-      cmocka_unit_test(test_epochs_and_seeds_differ_and_repeat),
-      cmocka_unit_test(test_places_are_evenly_used),
-      cmocka_unit_test(test_a_large_set_costs_nothing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

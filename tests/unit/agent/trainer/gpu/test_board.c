@@ -23,7 +23,7 @@ static void expect(const struct board_post *p, int world, int self, bool running
   assert_string_equal(w.text, text);
 }
 
-static void a_silent_rank_is_named(void **state) {
+UNIT_TEST(test_a_silent_rank_is_named) {
   struct board_post p[W];
   all_wait(p, 4, 7);
   p[3] = (struct board_post){.rank = 3};
@@ -40,7 +40,7 @@ static void a_silent_rank_is_named(void **state) {
   expect(p, W, 1, true, 2, "ranks 2, 3, 4, 5 and 6 more do not respond"); /* a rank never names itself */
 }
 
-static void who_gave_up_comes_first(void **state) {
+UNIT_TEST(test_who_gave_up_comes_first) {
   struct board_post p[W];
   all_wait(p, 4, 7);
   p[1].state = BOARD_SILENT;
@@ -57,7 +57,7 @@ static void who_gave_up_comes_first(void **state) {
   expect(p, 4, 2, true, 1, "rank 1 does not respond");
 }
 
-static void a_rank_that_does_not_come_is_behind(void **state) {
+UNIT_TEST(test_a_rank_that_does_not_come_is_behind) {
   struct board_post p[W];
   all_wait(p, 4, 42);
   p[2].begun = p[2].done = 41;
@@ -67,7 +67,7 @@ static void a_rank_that_does_not_come_is_behind(void **state) {
   expect(p, 4, 0, true, 2, "ranks 2 and 3 are behind: the first had begun 20 collectives, others 42");
 }
 
-static void one_collective_apart_is_no_fault(void **state) {
+UNIT_TEST(test_one_collective_apart_is_no_fault) {
   struct board_post p[W];
   all_wait(p, 4, 42);
   p[1].begun = 41, p[1].done = 40; /* still inside the one that others have left */
@@ -77,7 +77,7 @@ static void one_collective_apart_is_no_fault(void **state) {
   expect(p, 4, 0, true, -1, "all ranks wait in it; the network or NCCL has stopped");
 }
 
-static void before_there_is_a_communicator(void **state) {
+UNIT_TEST(test_before_there_is_a_communicator) {
   struct board_post p[W];
   all_wait(p, 4, 0);
   expect(p, 4, 0, false, -1, "all ranks are there");
@@ -88,7 +88,7 @@ static void before_there_is_a_communicator(void **state) {
   assert_true(board_all_posted(p, 4, 0, false));
 }
 
-static void records_come_back_as_they_were(void **state) {
+UNIT_TEST(test_records_come_back_as_they_were) {
   struct board_post p[W], one = {.rank = 2, .state = BOARD_WAITS, .begun = 1ull << 40, .done = 3};
   uint8_t board[4 * BOARD_RECORD + 5];
   memset(board, 0, sizeof board);
@@ -110,7 +110,7 @@ static void records_come_back_as_they_were(void **state) {
   assert_int_equal(p[1].why[0], '?');
 }
 
-static void nothing_on_a_board_does_harm(void **state) {
+UNIT_TEST(test_nothing_on_a_board_does_harm) {
   struct board_post p[W];
   uint8_t board[16 * BOARD_RECORD];
   struct board_verdict w;
@@ -129,17 +129,4 @@ static void nothing_on_a_board_does_harm(void **state) {
   }
   board_read(NULL, 0, W, p);
   assert_int_equal(p[W - 1].state, BOARD_SILENT);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_silent_rank_is_named),
-      cmocka_unit_test(who_gave_up_comes_first),
-      cmocka_unit_test(a_rank_that_does_not_come_is_behind),
-      cmocka_unit_test(one_collective_apart_is_no_fault),
-      cmocka_unit_test(before_there_is_a_communicator),
-      cmocka_unit_test(records_come_back_as_they_were),
-      cmocka_unit_test(nothing_on_a_board_does_harm),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

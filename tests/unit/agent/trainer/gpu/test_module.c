@@ -5,14 +5,11 @@
 
 #include "agent/trainer/gpu/gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/rig/unit.h"
 
 static const struct gpu_module *module;
 
@@ -26,13 +23,13 @@ static int open_module(void **state) {
   return module ? 0 : -1;
 }
 
-static void test_is_of_this_tree(void **state) {
+UNIT_TEST(test_is_of_this_tree) {
   assert_int_equal(module->abi, GPU_ABI);
   assert_non_null(module->compute_create);
   assert_non_null(module->unique_id);
 }
 
-static void test_says_what_is_missing(void **state) {
+UNIT_TEST(test_says_what_is_missing) {
   struct gpu_config cfg = {.precision = COMPUTE_BF16};
   struct compute *c = NULL;
   struct err e = ERR_INIT;
@@ -48,7 +45,7 @@ static void test_says_what_is_missing(void **state) {
   assert_true(strstr(e.text, "driver") || strstr(e.text, "device"));
 }
 
-static void test_refuses_a_way_that_it_does_not_know(void **state) {
+UNIT_TEST(test_refuses_a_way_that_it_does_not_know) {
   struct gpu_config cfg = {.precision = COMPUTE_FP32};
   struct compute *c = NULL;
   struct err e = ERR_INIT;
@@ -58,16 +55,10 @@ static void test_refuses_a_way_that_it_does_not_know(void **state) {
   unsetenv("RDZV_CUDA_MATMUL");
 }
 
-static void test_nccl_answers_without_a_device(void **state) {
+UNIT_TEST(test_nccl_answers_without_a_device) {
   assert_true(module->nccl_version() >= 20000);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_is_of_this_tree),
-      cmocka_unit_test(test_says_what_is_missing),
-      cmocka_unit_test(test_refuses_a_way_that_it_does_not_know),
-      cmocka_unit_test(test_nccl_answers_without_a_device),
-  };
-  return cmocka_run_group_tests(tests, open_module, NULL);
+  return unit_run(open_module, NULL);
 }

@@ -3,14 +3,11 @@
 
 #include "agent/trainer/gpu/product.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <string.h>
+#include "tests/rig/unit.h"
 
-static void test_alignment(void **state) {
+UNIT_TEST(test_alignment) {
   assert_int_equal(product_alignment(0x1000), 256);
   assert_int_equal(product_alignment(0x1010), 16);
   assert_int_equal(product_alignment(0x1002), 2);
@@ -19,7 +16,7 @@ static void test_alignment(void **state) {
 }
 
 /* A mask's leading dimension is a multiple of 128 bits, and no less than the width. */
-static void test_masks(void **state) {
+UNIT_TEST(test_masks) {
   for (size_t width = 1; width < 1000; width++) {
     int64_t ld = product_mask_ld(width);
     assert_true(ld % 128 == 0 && (size_t)ld >= width && (size_t)ld < width + 128);
@@ -27,7 +24,7 @@ static void test_masks(void **state) {
   }
 }
 
-static void test_ways(void **state) {
+UNIT_TEST(test_ways) {
   enum product_mode m;
   struct err e = ERR_INIT;
   assert_int_equal(product_mode_parse("fused", &m, &e), 0);
@@ -39,7 +36,7 @@ static void test_ways(void **state) {
 }
 
 /* An algorithm may be reused only if everything equals what it was looked up for. */
-static void test_keys(void **state) {
+UNIT_TEST(test_keys) {
   struct product_key a = {PRODUCT_FORWARD, 4, 64, 16, 16, 16, 16};
   struct product_key all[] = {a, a, a, a, a, a, a};
   all[0].product = PRODUCT_WEIGHT_GRAD;
@@ -51,14 +48,4 @@ static void test_keys(void **state) {
   all[6].align_bias = 8;
   assert_true(product_key_equal(&a, &a));
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) assert_false(product_key_equal(&a, &all[i]));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alignment),
-      cmocka_unit_test(test_masks),
-      cmocka_unit_test(test_ways),
-      cmocka_unit_test(test_keys),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,7 +145,7 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
   close_bench(&b);
 }
 
-static void test_gradients_are_those_of_finite_differences(void **state) {
+UNIT_TEST(test_gradients_are_those_of_finite_differences) {
   static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3", "6,5,8,5"};
   for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
     for (int i = 0; i < 3; i++) {
@@ -156,7 +156,7 @@ static void test_gradients_are_those_of_finite_differences(void **state) {
 }
 
 /* mse and cross-entropy: weighted shares add up to the whole. rmse: to the mean of the shares. */
-static void test_weighed_shares_add_up(void **state) {
+UNIT_TEST(test_weighed_shares_add_up) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
   for (int k = 0; k < 2; k++) {
     struct bench b;
@@ -183,7 +183,7 @@ static void test_weighed_shares_add_up(void **state) {
 }
 
 /* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. Scores add up too. */
-static void test_batches_add_up(void **state) {
+UNIT_TEST(test_batches_add_up) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
   for (int k = 0; k < 2; k++) {
     struct bench b;
@@ -218,7 +218,7 @@ static void test_batches_add_up(void **state) {
   }
 }
 
-static void test_rmse_of_what_is_right_already_has_no_gradient(void **state) {
+UNIT_TEST(test_rmse_of_what_is_right_already_has_no_gradient) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *b;
@@ -234,7 +234,7 @@ static void test_rmse_of_what_is_right_already_has_no_gradient(void **state) {
   compute_destroy(c);
 }
 
-static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
+UNIT_TEST(test_cross_entropy_of_huge_outputs_is_finite) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *b;
@@ -268,7 +268,7 @@ static int note_ready(void *ctx, size_t at, struct err *e) {
 }
 
 /* So that the sum over the ranks starts as early as it can: before the input gradient of the same layer. */
-static void test_gradients_become_ready_from_the_end(void **state) {
+UNIT_TEST(test_gradients_become_ready_from_the_end) {
   struct bench b;
   struct err e = ERR_INIT;
   struct order o = {.b = &b, .enough = 3};
@@ -287,7 +287,7 @@ static void test_gradients_become_ready_from_the_end(void **state) {
   close_bench(&b);
 }
 
-static void test_tensors_are_aligned_in_memory_and_packed_in_files(void **state) {
+UNIT_TEST(test_tensors_are_aligned_in_memory_and_packed_in_files) {
   struct model_shape s;
   struct err e = ERR_INIT;
   struct model_tensor v[MODEL_TENSORS_MAX];
@@ -319,7 +319,7 @@ static void test_tensors_are_aligned_in_memory_and_packed_in_files(void **state)
 }
 
 /* With weight decay, momentum and clipping: whatever an update multiplies, the pads are zero. */
-static void test_pads_stay_zero(void **state) {
+UNIT_TEST(test_pads_stay_zero) {
   static const struct compute_opt_desc how[] = {
       {.kind = COMPUTE_SGD, .momentum = 0.9, .weight_decay = 0.1, .clip_norm = 0.01},
       {.kind = COMPUTE_ADAM, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0.1},
@@ -360,7 +360,7 @@ static void test_pads_stay_zero(void **state) {
 }
 
 /* A first layer of 2 * 300 gradients: in parts of whole blocks of 128 rows, and no more parts than asked for. */
-static void test_a_large_first_layer_becomes_ready_in_parts(void **state) {
+UNIT_TEST(test_a_large_first_layer_becomes_ready_in_parts) {
   static const struct {
     size_t part;
     int n;
@@ -390,7 +390,7 @@ static void test_a_large_first_layer_becomes_ready_in_parts(void **state) {
 }
 
 /* Only GELU keeps the values before the activation. */
-static void test_only_gelu_costs_memory(void **state) {
+UNIT_TEST(test_only_gelu_costs_memory) {
   for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
     struct bench b;
     open_bench_of(&b, "7,6,5,7", (enum compute_act)act, COMPUTE_MSE);
@@ -399,7 +399,7 @@ static void test_only_gelu_costs_memory(void **state) {
   }
 }
 
-static void test_widths(void **state) {
+UNIT_TEST(test_widths) {
   struct model_shape s;
   struct err e = ERR_INIT;
   char text[64];
@@ -428,21 +428,4 @@ static void test_widths(void **state) {
   }
   model_shape_format(&s, ',', text, 4);
   assert_true(strlen(text) < 4);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gradients_are_those_of_finite_differences),
-      cmocka_unit_test(test_weighed_shares_add_up),
-      cmocka_unit_test(test_batches_add_up),
-      cmocka_unit_test(test_rmse_of_what_is_right_already_has_no_gradient),
-      cmocka_unit_test(test_cross_entropy_of_huge_outputs_is_finite),
-      cmocka_unit_test(test_gradients_become_ready_from_the_end),
-      cmocka_unit_test(test_tensors_are_aligned_in_memory_and_packed_in_files),
-      cmocka_unit_test(test_pads_stay_zero),
-      cmocka_unit_test(test_a_large_first_layer_becomes_ready_in_parts),
-      cmocka_unit_test(test_only_gelu_costs_memory),
-      cmocka_unit_test(test_widths),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

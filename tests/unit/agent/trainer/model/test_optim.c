@@ -50,7 +50,7 @@ static double adam_direction(double g, int k, double *m, double *v) {
   return *m / (1 - pow(0.5, k)) / (sqrt(*v / (1 - pow(0.99, k))) + 1e-8);
 }
 
-static void test_updates_are_their_formulas(void **state) {
+UNIT_TEST(test_updates_are_their_formulas) {
   struct optim_hyper sgd = {.kind = COMPUTE_SGD, .lr = 0.1, .momentum = 0.9};
   struct optim_hyper adam = {.kind = COMPUTE_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
   const double decays[] = {0, 0.25};
@@ -103,7 +103,7 @@ static struct compute_opt_counters step_with(const struct compute_opt_desc *d, c
   return counters;
 }
 
-static void test_norm_of_gradients(void **state) {
+UNIT_TEST(test_norm_of_gradients) {
   float grad[11], w[11] = {0};
   for (int i = 0; i < 11; i++) grad[i] = (float)i;
   for (size_t n = 1; n <= 11; n++) {
@@ -114,14 +114,14 @@ static void test_norm_of_gradients(void **state) {
   }
 }
 
-static void test_gradients_that_are_too_long_are_clipped(void **state) {
+UNIT_TEST(test_gradients_that_are_too_long_are_clipped) {
   float grad[2] = {30, 40}, w[2] = {0, 0};
   struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .clip_norm = 5};
   assert_true(step_with(&d, grad, w).grad_norm == 50.0f);
   assert_true(fabs((double)w[0] + 1.5) < 1e-5 && fabs((double)w[1] + 2.0) < 1e-5);
 }
 
-static void test_a_step_that_is_not_finite_is_skipped(void **state) {
+UNIT_TEST(test_a_step_that_is_not_finite_is_skipped) {
   float grad[2] = {INFINITY, 1}, w[2] = {7, 8};
   struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
   struct compute_opt_counters v = step_with(&d, grad, w);
@@ -140,7 +140,7 @@ static struct optim_hyper schedule(enum optim_decay decay, double min, double po
       .lr = 0.5, .decay = decay, .lr_min = min, .lr_power = power, .warmup_steps = 10, .total_steps = 110};
 }
 
-static void test_warm_up(void **state) {
+UNIT_TEST(test_warm_up) {
   for (int decay = OPTIM_CONSTANT; decay <= OPTIM_POLYNOMIAL; decay++) {
     struct optim_hyper h = schedule((enum optim_decay)decay, 0.25, 2);
     check_lr(&h, 0, 0);
@@ -155,7 +155,7 @@ static void test_warm_up(void **state) {
   }
 }
 
-static void test_decay(void **state) {
+UNIT_TEST(test_decay) {
   struct optim_hyper constant = schedule(OPTIM_CONSTANT, 0, 1), linear = schedule(OPTIM_LINEAR, 0, 1),
                      cosine = schedule(OPTIM_COSINE, 0, 1), square = schedule(OPTIM_POLYNOMIAL, 0, 2),
                      raised = schedule(OPTIM_COSINE, 0.1, 1), end = schedule(OPTIM_POLYNOMIAL, 0.1, 3);
@@ -174,16 +174,4 @@ static void test_decay(void **state) {
   check_lr(&linear, 110, 0); /* past the end */
   check_lr(&raised, 1000, 0.1);
   check_lr(&end, UINT64_MAX, 0.1);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_updates_are_their_formulas),
-      cmocka_unit_test(test_norm_of_gradients),
-      cmocka_unit_test(test_gradients_that_are_too_long_are_clipped),
-      cmocka_unit_test(test_a_step_that_is_not_finite_is_skipped),
-      cmocka_unit_test(test_warm_up),
-      cmocka_unit_test(test_decay),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

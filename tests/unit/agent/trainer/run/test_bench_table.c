@@ -26,7 +26,7 @@ static void expect_sizes(int64_t min, int64_t max, int64_t factor, const uint64_
   assert_int_equal(bench_sizes(&o), n);
 }
 
-static void sizes_grow_by_the_factor_up_to_the_last(void **state) {
+UNIT_TEST(test_sizes_grow_by_the_factor_up_to_the_last) {
   expect_sizes(8, 64, 2, (uint64_t[]){2, 4, 8, 16}, 4);
   expect_sizes(8, 63, 2, (uint64_t[]){2, 4, 8}, 3);
   expect_sizes(4, 4000, 10, (uint64_t[]){1, 10, 100, 1000}, 4);
@@ -40,7 +40,7 @@ static void sizes_grow_by_the_factor_up_to_the_last(void **state) {
   assert_int_equal(bench_sizes(&wide), 2);
 }
 
-static void bandwidths_are_those_of_nccl_tests(void **state) {
+UNIT_TEST(test_bandwidths_are_those_of_nccl_tests) {
   struct bench_result r = {.count = 250000000, .seconds = 0.5}; /* 10^9 bytes */
   assert_true(fabs(bench_algbw(&r) - 2e9) < 1);
   assert_true(fabs(bench_busbw(&r, 4) - 3e9) < 1); /* 2 * 3 / 4 */
@@ -63,7 +63,7 @@ static float *summed(size_t n, uint64_t at, int world, uint64_t rep, bool backwa
   return sum;
 }
 
-static void right_sums_are_right_in_every_order(void **state) {
+UNIT_TEST(test_right_sums_are_right_in_every_order) {
   static const int worlds[] = {1, 2, 3, 4, 8, 250, 251, 252, 65536};
   struct bench_sums s;
   for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
@@ -79,7 +79,7 @@ static void right_sums_are_right_in_every_order(void **state) {
   }
 }
 
-static void each_wrong_element_is_seen(void **state) {
+UNIT_TEST(test_each_wrong_element_is_seen) {
   struct bench_sums s;
   enum { N = 1000, WORLD = 5 };
   bench_sums_init(&s, WORLD);
@@ -102,7 +102,7 @@ static void each_wrong_element_is_seen(void **state) {
   free(one);
 }
 
-static void ranks_and_places_have_values_of_their_own(void **state) {
+UNIT_TEST(test_ranks_and_places_have_values_of_their_own) {
   size_t same_place = 0, same_rank = 0;
   for (uint64_t i = 0; i < 10000; i++) {
     float v = value_of(i, 0, 1);
@@ -121,7 +121,7 @@ static void check_row(struct bench_result r, int world, const char *want) {
   buf_finish(&b);
 }
 
-static void rows_stand_in_columns(void **state) {
+UNIT_TEST(test_rows_stand_in_columns) {
   check_row((struct bench_result){2, 12.346e-6, 0, true}, 4,
             "           8             2     float     sum      -1      N/A     N/A     N/A     N/A"
             "    12.35    0.00    0.00       0\n");
@@ -136,7 +136,7 @@ static void rows_stand_in_columns(void **state) {
             "     1.50   3e+06    0.00       0\n");
 }
 
-static void head_and_foot_are_comments_with_the_settings(void **state) {
+UNIT_TEST(test_head_and_foot_are_comments_with_the_settings) {
   struct bench_opts o = {BENCH_ALLREDUCE, 8, 1024, 2, 20, 5, 1};
   struct buf b = BUF_INIT;
   bench_print_head(&b, &o);
@@ -153,17 +153,4 @@ static void head_and_foot_are_comments_with_the_settings(void **state) {
   assert_non_null(strstr(buf_text(&b), "# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 0\n"));
   for (const char *p = buf_text(&b); *p; p = strchr(p, '\n') + 1) assert_int_equal(*p, '#');
   buf_finish(&b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sizes_grow_by_the_factor_up_to_the_last),
-      cmocka_unit_test(bandwidths_are_those_of_nccl_tests),
-      cmocka_unit_test(right_sums_are_right_in_every_order),
-      cmocka_unit_test(each_wrong_element_is_seen),
-      cmocka_unit_test(ranks_and_places_have_values_of_their_own),
-      cmocka_unit_test(rows_stand_in_columns),
-      cmocka_unit_test(head_and_foot_are_comments_with_the_settings),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include "agent/trainer/run/trainer.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@
 
 enum { PATIENCE_MS = 20000 };
 
-static char dir[] = "/tmp/rdzv-loop-XXXXXX", dir_arg[64];
+static char dir_arg[64];
 static volatile sig_atomic_t sigterm;
 static char logged[4096];
 
@@ -89,7 +88,7 @@ static void same(const struct outcome *a, const struct outcome *b) {
 }
 
 /* 50 samples in batches of 8: the last batch of an epoch has two. */
-static void test_same_bytes_at_any_depth(void **state) {
+UNIT_TEST(test_same_bytes_at_any_depth) {
   static const char *const optimizers[] = {"--beta1=0.8", "--optimizer=sgd"};
   for (int k = 0; k < 2; k++) {
     struct outcome cpu = TRAIN(NULL, "--steps=40", optimizers[k]);
@@ -104,7 +103,7 @@ static void test_same_bytes_at_any_depth(void **state) {
   }
 }
 
-static void test_each_step_has_its_own_rate(void **state) {
+UNIT_TEST(test_each_step_has_its_own_rate) {
   static const char *const more[] = {"--lr-decay=cosine", "--update-freq=3"};
   for (int k = 0; k < 2; k++) {
     struct outcome cpu = TRAIN(NULL, "--steps=30", "--warmup-steps=10", more[k]);
@@ -118,7 +117,7 @@ static void test_each_step_has_its_own_rate(void **state) {
 }
 
 /* Two slots, two shapes: each shape runs once without a capture, and is then captured once in each slot. */
-static void test_steps_are_captured_once_for_each_slot_and_shape(void **state) {
+UNIT_TEST(test_steps_are_captured_once_for_each_slot_and_shape) {
   struct late_config cfg = {.depth = 2, .can_capture = true};
   struct outcome o = TRAIN(&cfg, "--steps=70");
   assert_int_equal(o.rc, 0);
@@ -128,7 +127,7 @@ static void test_steps_are_captured_once_for_each_slot_and_shape(void **state) {
   assert_int_equal(o.stats.captures, 0);
 }
 
-static void test_without_capture_where_it_fails(void **state) {
+UNIT_TEST(test_without_capture_where_it_fails) {
   struct late_config cfg = {.depth = 2, .can_capture = true, .fail_capture = true};
   struct outcome cpu = TRAIN(NULL, "--steps=20"), o = TRAIN(&cfg, "--steps=20");
   same(&cpu, &o);
@@ -146,9 +145,15 @@ static void stop_at(void *ctx, uint64_t n) {
   if (n == *(const uint64_t *)ctx) sigterm = 1;
 }
 
+static int fresh_dir(void **state) {
+  int rc = unit_make_folder(state);
+  snprintf(dir_arg, sizeof dir_arg, "--checkpoint-dir=%s", unit_folder);
+  return rc;
+}
+
 /* Records: one for the first weights, then one per step. The request comes while step 9 is queued, so step 10 carries
  * it. */
-static void test_stop_is_known_depth_steps_later(void **state) {
+UNIT_TEST_WITH(test_stop_is_known_depth_steps_later, fresh_dir, unit_remove_folder) {
   uint64_t at = 10;
   for (int depth = 1; depth <= 3; depth++) {
     struct late_config cfg = {.depth = depth, .can_capture = true, .on_record = stop_at, .ctx = &at};
@@ -162,7 +167,7 @@ static void test_stop_is_known_depth_steps_later(void **state) {
 }
 
 /* From a device's checkpoint to a CPU and back: the same final bytes, wherever it was cut. */
-static void test_checkpoints_of_steps_that_were_under_way(void **state) {
+UNIT_TEST_WITH(test_checkpoints_of_steps_that_were_under_way, fresh_dir, unit_remove_folder) {
   struct outcome cpu = TRAIN(NULL, "--steps=40");
   struct late_config cfg = {.depth = 3, .can_capture = true};
   static const char *const every[] = {"--checkpoint-every=1", "--checkpoint-every=4", "--checkpoint-every=7"};
@@ -181,7 +186,7 @@ static void test_checkpoints_of_steps_that_were_under_way(void **state) {
 static void forget(const struct ckpt_id *id) {
   char name[CKPT_NAME_MAX];
   ckpt_name_format(id, name);
-  char *path = xasprintf("%s/%s/COMMIT", dir, name);
+  char *path = xasprintf("%s/%s/COMMIT", unit_folder, name);
   if (unlink(path)) assert_int_equal(errno, ENOENT);
   free(path);
 }
@@ -189,13 +194,13 @@ static void forget(const struct ckpt_id *id) {
 static struct ckpt_list list(void) {
   struct ckpt_list l;
   struct err e = ERR_INIT;
-  assert_int_equal(ckpt_list(dir, &l, &e), 0);
+  assert_int_equal(ckpt_list(unit_folder, &l, &e), 0);
   return l;
 }
 
 /* Rank 0's clock decides, by a flag of a step; the state is that behind the step queued last. Each is resumed from,
  * from the newest on, and then removed with what came of it. */
-static void test_checkpoints_by_the_clock(void **state) {
+UNIT_TEST_WITH(test_checkpoints_by_the_clock, fresh_dir, unit_remove_folder) {
   struct late_config cfg = {.depth = 3, .can_capture = true};
   struct outcome cpu = TRAIN(NULL, "--steps=60");
   uint64_t from = monotonic_ms();
@@ -233,7 +238,7 @@ int fsync(int fd) {
 
 /* While one is written the next one waits, and logs it. If that takes too long for the other ranks it is skipped. The
  * last state is always written. */
-static void test_a_disk_that_is_too_slow(void **state) {
+UNIT_TEST_WITH(test_a_disk_that_is_too_slow, fresh_dir, unit_remove_folder) {
   static const char *const patience[] = {"--coll-timeout=60s", "--coll-timeout=100ms"};
   static const char *const ends_at[] = {"the run waits until the checkpoint of step 3",
                                         "skipped the checkpoint of step 6"};
@@ -263,7 +268,7 @@ static void test_a_disk_that_is_too_slow(void **state) {
 }
 
 /* Weights that cannot be trained: every step is skipped, and the run ends at the same one. */
-static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
+UNIT_TEST(test_bad_steps_end_the_run_at_the_same_step) {
   for (int depth = 0; depth <= 3; depth++) {
     struct late_config cfg = {.depth = depth, .can_capture = true};
     struct outcome o = TRAIN(&cfg, "--steps=40", "--loss=mse", "--scale=1e30", "--max-skipped=5");
@@ -293,10 +298,10 @@ static void assert_reported(const char *path, uint64_t from, uint64_t to) {
 
 /* Steps whose updates were blocked are not counted, and the run stands behind the last update made. Steps with an
  * update are reported, although nobody has read them before. */
-static void test_blocked_steps_are_not_counted(void **state) {
+UNIT_TEST_WITH(test_blocked_steps_are_not_counted, fresh_dir, unit_remove_folder) {
   char metrics[128];
   for (int made = 0; made <= 3; made++) {
-    snprintf(metrics, sizeof metrics, "--metrics=%s/%d.jsonl", dir, made);
+    snprintf(metrics, sizeof metrics, "--metrics=%s/%d.jsonl", unit_folder, made);
     char *argv[] = {(char *)(uintptr_t) "rdzv-trainer",
                     (char *)(uintptr_t) "--steps=40",
                     (char *)(uintptr_t) "--layers=12,5,12",
@@ -341,7 +346,7 @@ static void test_blocked_steps_are_not_counted(void **state) {
 /* The round fails while a checkpoint is under way: its copy is queued behind an update that was blocked, so it holds the
  * weights of the step before, and must not become a file. The aborted step has left a loss on the device, which is not
  * that of the state. */
-static void test_a_checkpoint_behind_a_blocked_step_is_dropped(void **state) {
+UNIT_TEST_WITH(test_a_checkpoint_behind_a_blocked_step_is_dropped, fresh_dir, unit_remove_folder) {
   for (int blocked = 0; blocked < 2; blocked++) {
     char *argv[] = {(char *)(uintptr_t) "rdzv-trainer",
                     (char *)(uintptr_t) "--steps=40",
@@ -385,38 +390,10 @@ static void test_a_checkpoint_behind_a_blocked_step_is_dropped(void **state) {
   }
 }
 
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
-  return remove(path);
-}
-
-static int fresh_dir(void **state) {
-  snprintf(dir, sizeof dir, "/tmp/rdzv-loop-XXXXXX");
-  if (!mkdtemp(dir)) return -1;
-  snprintf(dir_arg, sizeof dir_arg, "--checkpoint-dir=%s", dir);
-  return 0;
-}
-
-static int remove_dir(void **state) {
-  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_bytes_at_any_depth),
-      cmocka_unit_test(test_each_step_has_its_own_rate),
-      cmocka_unit_test(test_steps_are_captured_once_for_each_slot_and_shape),
-      cmocka_unit_test(test_without_capture_where_it_fails),
-      cmocka_unit_test_setup_teardown(test_stop_is_known_depth_steps_later, fresh_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(test_checkpoints_of_steps_that_were_under_way, fresh_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(test_checkpoints_by_the_clock, fresh_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(test_a_disk_that_is_too_slow, fresh_dir, remove_dir),
-      cmocka_unit_test(test_bad_steps_end_the_run_at_the_same_step),
-      cmocka_unit_test_setup_teardown(test_blocked_steps_are_not_counted, fresh_dir, remove_dir),
-      cmocka_unit_test_setup_teardown(test_a_checkpoint_behind_a_blocked_step_is_dropped, fresh_dir, remove_dir),
-  };
   static const char *const ours[] = {"RDZV_AGENT_SOCKET", "WORLD_SIZE", "RDZV_ROUND"};
   for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) unsetenv(ours[i]);
   log_set_sink(keep_log, NULL);
   main_thread = pthread_self();
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

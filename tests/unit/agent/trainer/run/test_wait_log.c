@@ -18,7 +18,7 @@ static void expect_line(void (*line)(const struct wait_state *, struct buf *), s
   buf_finish(&text);
 }
 
-static void test_sentences(void **state) {
+UNIT_TEST(test_sentences) {
   expect_line(wait_log_line, (struct wait_state){.ms = 12345}, "reading x: 12 s so far");
   expect_line(wait_log_line, (struct wait_state){.ms = 240000}, "reading x: 4 min so far");
   expect_line(wait_log_line, (struct wait_state){.ms = 5000, .done = 2000000000, .total = 8000000000},
@@ -76,7 +76,7 @@ static void await_lines(const char *begin, int n) {
 
 /* The first wait lasts until it was logged twice. The second has moved on, and its end is logged once. The third ends at
  * once, so nothing is logged of it. */
-static void test_long_waits_are_logged(void **state) {
+UNIT_TEST(test_long_waits_are_logged) {
   struct tally t = {0};
   log_set_sink(on_line, NULL);
   struct wait_log *w = wait_log_create(20);
@@ -106,12 +106,4 @@ static void test_long_waits_are_logged(void **state) {
   wait_log_end(NULL);
   wait_log_destroy(NULL);
   buf_finish(&logged.text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sentences),
-      cmocka_unit_test(test_long_waits_are_logged),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
