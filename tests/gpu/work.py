@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 STOP_S = 10  # for whom we ask to end
 # Of programs, in a build.
 PLACES = {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzv-nccl": "agent", "rdzv-devices": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit",
-          "test_coll_nccl": "tests/unit", "test_coll_seam": "tests/fakegpu", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
+          "test_coll_nccl": "tests/unit", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
 ONE_DEVICE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1}  # ranks on one device, each a host of its own to NCCL, meet by sockets
 
 

@@ -34,11 +34,16 @@ void await_flag(struct rank *r, int i) {
 }
 
 void leave_round(struct rank *r, int live) {
+  leave_round_apart(r, live, 0);
+}
+
+void leave_round_apart(struct rank *r, int live, int ms) {
   int *parked = &r->s->parked[r->round];
   compute_block_updates(r->c, true);
   coll_abort(r->l, "the round ends");
   __atomic_fetch_add(parked, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(parked, __ATOMIC_SEQ_CST) < live) nap(1);
+  nap(ms);
   coll_cut(r->l);
 }
 
@@ -123,7 +128,7 @@ struct nccl_config config_of(struct rank *r) {
                                         .asked = asked,
                                         .asked_ctx = r},
                               .ids = r->s->ids[r->round],
-                              .n_ids = IDS,
+                              .n_ids = r->gpu->nccl_version() < 22300 ? 1 : IDS, /* older ones take one */
                               .post = post_to_board,
                               .peek = read_posts,
                               .board_ctx = r};

@@ -82,6 +82,7 @@ void await_flag(struct rank *r, int i);
 /* As the trainer leaves a round: blocks the updates, waits until all `live` ranks have done so, and cuts off what is
  * queued. The collectives are left to the caller, as are its graphs. */
 void leave_round(struct rank *r, int live);
+void leave_round_apart(struct rank *r, int live, int ms); /* cuts off so much later */
 void all_here(struct rank *r); /* without collectives; once per test. Uses the flags from 4 on */
 int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e);
 struct nccl_config config_of(struct rank *r);

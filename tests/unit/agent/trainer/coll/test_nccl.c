@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of coll.h, by NCCL: sums, orders, captures, and above all failures, in worlds of real processes.
  *
- *   test_coll_nccl [--cuda-module FILE] [--only NAME] [--timeout-ms MS]
+ *   test_coll_nccl [--cuda-module FILE] [--only NAME,NAME] [--timeout-ms MS]
  *
  * MS is the deadline for a missing rank: 2000. A communicator must come up within it, which takes longer on a GPU.
  * Without a module (--cuda-module, or RDZV_CUDA_MODULE) the program exits with 77, "skipped". The same program runs on
@@ -270,6 +270,23 @@ static bool survivors_build_anew(struct rank *r) {
   return true;
 }
 
+/* The last rank never begins the second sum. All agree that nobody uses this communicator again, end it one after the
+ * other, and connect anew. */
+static bool ends_are_apart(struct rank *r) {
+  enum { APART_MS = 150 };
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 1));
+  if (r->rank < r->world - 1) GOOD(step_queue(r, &p, &e));
+  leave_round_apart(r, r->world, r->rank * APART_MS);
+  coll_destroy(r->l);
+  compute_block_updates(r->c, false);
+  r->round = 1;
+  EXPECT(make_coll(r) && steps(r, &p, 3));
+  step_free(r, &p);
+  return true;
+}
+
 static bool told_to_stop_it_waits_less(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
@@ -525,6 +542,7 @@ static const struct test tests[] = {
     {"a_silent_rank_in_a_captured_step", 2, 0, a_silent_rank_in_a_captured_step, false, -1},
     {"a_rank_that_gives_up", 3, 0, a_rank_that_gives_up, false, -1},
     {"survivors_build_anew", 3, 0, survivors_build_anew, false, 2},
+    {"ends_are_apart", 3, LONG_MS, ends_are_apart, false, -1},
     {"told_to_stop_it_waits_less", 2, LONG_MS, told_to_stop_it_waits_less, false, -1},
     {"a_failed_rank_completes_nothing", 3, LONG_MS, a_failed_rank_completes_nothing, false, -1},
     {"a_failed_rank_leaves_all_behind", 2, LONG_MS, a_failed_rank_leaves_all_behind, false, -1},
@@ -538,6 +556,13 @@ static const struct test tests[] = {
     {"switches_are_excluded", 1, LONG_MS, switches_are_excluded, true, -1},
 };
 
+static bool is_listed(const char *list, const char *name) {
+  size_t n = strlen(name);
+  for (const char *at = list; (at = strstr(at, name)); at += n)
+    if ((at == list || at[-1] == ',') && (at[n] == ',' || !at[n])) return true;
+  return false;
+}
+
 int main(int argc, char **argv) {
   const char *only = NULL;
   int failed = 0;
@@ -549,7 +574,7 @@ int main(int argc, char **argv) {
   }
   if (!coll_module) return fprintf(stderr, "no --cuda-module: skipped\n"), SKIPPED;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    if (only && strcmp(only, tests[i].name) != 0) continue;
+    if (only && !is_listed(only, tests[i].name)) continue;
     uint64_t from = monotonic_ms();
     bool ok = run_world(&tests[i]);
     printf("%s  %-34s %6llu ms\n", ok ? "ok    " : "FAILED", tests[i].name,
