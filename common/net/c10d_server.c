@@ -43,6 +43,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/chain.h"
 #include "common/system/clock.h"
 #include "common/deadline.h"
 #include "common/system/log.h"
@@ -63,14 +64,9 @@ enum {
   FIRST_AMBIGUOUS = 7,        /* the operation number from which 1.13 and 2.1 differ */
 };
 
-/* Connections in the order in which they came. */
-struct turn_list {
-  struct c10d_conn *first, *last;
-};
-
-/* Connections with a deadline timeout_ms after they came. */
+/* Connections with a deadline timeout_ms after they came, in that order. */
 struct deadline_list {
-  struct c10d_conn *first, *last;
+  struct chain conns;
   unsigned timeout_ms;
 };
 
@@ -83,7 +79,7 @@ struct origin {
   size_t n_silent; /* connections that have sent nothing; n_kept of them have outlived their deadline */
   size_t n_kept;
   uint64_t silent_since_ms; /* when n_silent became 1 */
-  struct c10d_conn *kept;   /* the newest first, by kept_next */
+  struct chain kept;        /* the oldest first */
 };
 
 /* Why a connection is in a turn list. Several events may come before its turn. */
@@ -97,7 +93,7 @@ enum due {
 /* Waits for the owner's decision. */
 struct waiting_caller {
   struct c10d_caller is;
-  struct waiting_caller *prev, *next; /* in the order of their deadlines */
+  struct chain of_server;
   uint64_t since_ms;
   int fd;
 };
@@ -113,16 +109,13 @@ struct c10d_conn {
   uv_poll_t poll; /* first: the handle is the connection */
   struct c10d_server *server;
   struct origin *origin;
-  struct c10d_conn *prev, *next; /* all */
-  struct c10d_conn *turn_prev, *turn_next;
-  struct turn_list *turns; /* the server's `ready`, `parked` or `wanting`, or NULL */
-  struct c10d_conn *deadline_prev, *deadline_next;
+  struct chain of_server, of_turns, of_deadlines, of_kept;
+  struct chain *turns;             /* the server's `ready`, `parked` or `wanting`, or NULL */
   struct deadline_list *deadlines; /* one of the server's, or NULL */
   uint64_t since_ms;               /* when it came into `deadlines` */
-  struct c10d_conn *kept_prev, *kept_next;
-  struct c10d_session session; /* it is a client once session.requests > 0 */
-  struct buf in;               /* the beginning of a request; whole requests too if `held` */
-  struct buf out;              /* [out_at, len): replies that wait */
+  struct c10d_session session;     /* it is a client once session.requests > 0 */
+  struct buf in;                   /* the beginning of a request; whole requests too if `held` */
+  struct buf out;                  /* [out_at, len): replies that wait */
   size_t out_at;
   size_t granted; /* bytes of room for the large request in `in` */
   int fd;
@@ -142,15 +135,15 @@ struct c10d_server {
   char *name;
   struct store *store;
   struct acceptor acceptor;
-  struct c10d_conn *first;
+  struct chain conns;
   size_t n_conns;
-  uint64_t n_accepted; /* ever */
-  struct waiting_caller *first_caller, *last_caller;
-  struct map callers; /* by id */
+  uint64_t n_accepted;          /* ever */
+  struct chain waiting_callers; /* in the order of their deadlines */
+  struct map callers;           /* by id */
   uint64_t last_caller_id;
-  struct turn_list ready;   /* connections that wait for a turn */
-  struct turn_list parked;  /* those that wait until the server is not crowded */
-  struct turn_list wanting; /* those that wait for room for a large request */
+  struct chain ready;   /* connections that wait for a turn */
+  struct chain parked;  /* those that wait until the server is not crowded */
+  struct chain wanting; /* those that wait for room for a large request */
   uv_check_t check;
   uv_idle_t idle;
   struct map origins;
@@ -214,12 +207,12 @@ static void arm_timer(struct c10d_server *s, uint64_t at_ms) {
 }
 
 static void drop_deadline(struct c10d_conn *c) {
-  struct deadline_list *list = c->deadlines;
-  if (!list) return;
-  *(c->deadline_prev ? &c->deadline_prev->deadline_next : &list->first) = c->deadline_next;
-  *(c->deadline_next ? &c->deadline_next->deadline_prev : &list->last) = c->deadline_prev;
-  c->deadline_prev = c->deadline_next = NULL;
+  chain_remove(&c->of_deadlines);
   c->deadlines = NULL;
+}
+
+static struct c10d_conn *first_due(const struct deadline_list *list) {
+  return CHAIN_FIRST(&list->conns, struct c10d_conn, of_deadlines);
 }
 
 /* Its one deadline from now on. */
@@ -228,37 +221,26 @@ static void set_deadline(struct c10d_conn *c, struct deadline_list *list, uint64
   drop_deadline(c);
   c->deadlines = list;
   c->since_ms = now_ms;
-  c->deadline_prev = list->last;
-  *(list->last ? &list->last->deadline_next : &list->first) = c;
-  list->last = c;
-  if (list->first == c) arm_timer(c->server, now_ms + list->timeout_ms);
+  chain_append(&list->conns, &c->of_deadlines);
+  if (first_due(list) == c) arm_timer(c->server, now_ms + list->timeout_ms);
 }
 
 static uint64_t first_deadline(const struct deadline_list *list) {
-  return list->first ? list->first->since_ms + list->timeout_ms : UINT64_MAX;
+  const struct c10d_conn *c = first_due(list);
+  return c ? c->since_ms + list->timeout_ms : UINT64_MAX;
 }
 
 /* Turns ------------------------------------------------------------------------------------------------------------ */
 
-static void leave_turns(struct c10d_conn *c) {
-  struct turn_list *list = c->turns;
-  if (!list) return;
-  *(c->turn_prev ? &c->turn_prev->turn_next : &list->first) = c->turn_next;
-  *(c->turn_next ? &c->turn_next->turn_prev : &list->last) = c->turn_prev;
-  c->turn_prev = c->turn_next = NULL;
-  c->turns = NULL;
-}
-
-static void enter_turns(struct turn_list *list, struct c10d_conn *c) {
-  leave_turns(c);
+static void enter_turns(struct chain *list, struct c10d_conn *c) {
+  chain_remove(&c->of_turns);
+  chain_append(list, &c->of_turns);
   c->turns = list;
-  c->turn_prev = list->last;
-  *(list->last ? &list->last->turn_next : &list->first) = c;
-  list->last = c;
 }
 
 static void drop_turn(struct c10d_conn *c) {
-  leave_turns(c);
+  chain_remove(&c->of_turns);
+  c->turns = NULL;
   c->due = 0;
 }
 
@@ -277,9 +259,10 @@ static bool has_room(const struct c10d_server *s, size_t need) {
 }
 
 static struct c10d_conn *next_turn(const struct c10d_server *s) {
-  if (s->parked.first && !is_crowded(s)) return s->parked.first;
-  if (s->wanting.first && has_room(s, s->wanting.first->session.need)) return s->wanting.first;
-  return s->ready.first;
+  struct c10d_conn *wants = CHAIN_FIRST(&s->wanting, struct c10d_conn, of_turns);
+  if (!chain_is_alone(&s->parked) && !is_crowded(s)) return CHAIN_FIRST(&s->parked, struct c10d_conn, of_turns);
+  if (wants && has_room(s, wants->session.need)) return wants;
+  return CHAIN_FIRST(&s->ready, struct c10d_conn, of_turns);
 }
 
 static void grant_room(struct c10d_conn *c, size_t need) {
@@ -341,7 +324,7 @@ static void ask_for_room(struct c10d_conn *c) {
     release_room(c);
     return;
   }
-  if (c->granted == 0 && (s->wanting.first || !has_room(s, need))) {
+  if (c->granted == 0 && (!chain_is_alone(&s->wanting) || !has_room(s, need))) {
     enter_turns(&s->wanting, c);
     return;
   }
@@ -369,6 +352,7 @@ static struct origin *make_origin(struct c10d_server *s, const struct ipaddr *ad
   if (o) return o;
   o = xcalloc(1, sizeof(*o));
   o->addr = *addr;
+  chain_init(&o->kept);
   map_put_n(&s->origins, addr, sizeof(*addr), o);
   return o;
 }
@@ -380,12 +364,9 @@ static void drop_unused_origin(struct c10d_server *s, struct origin *o) {
 }
 
 static void keep_silent(struct c10d_conn *c) {
-  struct origin *o = c->origin;
-  c->kept_next = o->kept;
-  if (o->kept) o->kept->kept_prev = c;
-  o->kept = c;
+  chain_append(&c->origin->kept, &c->of_kept);
   c->kept = true;
-  o->n_kept++;
+  c->origin->n_kept++;
 }
 
 static void end_silence(struct c10d_conn *c) {
@@ -394,9 +375,7 @@ static void end_silence(struct c10d_conn *c) {
   c->silent = false;
   o->n_silent--;
   if (!c->kept) return;
-  *(c->kept_prev ? &c->kept_prev->kept_next : &o->kept) = c->kept_next;
-  if (c->kept_next) c->kept_next->kept_prev = c->kept_prev;
-  c->kept_prev = c->kept_next = NULL;
+  chain_remove(&c->of_kept);
   c->kept = false;
   o->n_kept--;
 }
@@ -416,11 +395,7 @@ static struct c10d_conn *leave_origin(struct c10d_conn *c) {
   end_silence(c);
   if (is_old_client(c)) o->n_old--;
   c->origin = NULL;
-  if (--o->n_conns > 0) {
-    struct c10d_conn *oldest = o->n_kept > o->n_old ? o->kept : NULL;
-    while (oldest && oldest->kept_next) oldest = oldest->kept_next;
-    return oldest;
-  }
+  if (--o->n_conns > 0) return o->n_kept > o->n_old ? CHAIN_FIRST(&o->kept, struct c10d_conn, of_kept) : NULL;
   drop_unused_origin(c->server, o);
   return NULL;
 }
@@ -517,8 +492,7 @@ static void close_conn(struct c10d_conn *c) {
   drop_deadline(c);
   finish_buf(c, &c->in);
   finish_buf(c, &c->out);
-  *(c->prev ? &c->prev->next : &s->first) = c->next;
-  if (c->next) c->next->prev = c->prev;
+  chain_remove(&c->of_server);
   s->n_conns--;
   struct c10d_conn *silent = leave_origin(c);
   uv_close((uv_handle_t *)&c->poll, on_conn_closed);
@@ -816,7 +790,7 @@ static void expire_unclear(struct c10d_conn *c) {
 
 /* Its request has stopped; that does no harm until others want the room. */
 static void expire_filling(struct c10d_conn *c, uint64_t now_ms) {
-  if (!c->server->wanting.first || has_input(c)) {
+  if (chain_is_alone(&c->server->wanting) || has_input(c)) {
     set_deadline(c, c->deadlines, now_ms);
     return;
   }
@@ -836,22 +810,30 @@ static void expire_stalled(struct c10d_conn *c, uint64_t now_ms) {
   close_conn(c);
 }
 
-static uint64_t caller_deadline(const struct c10d_server *s);
+static struct waiting_caller *first_caller(const struct c10d_server *s) {
+  return CHAIN_FIRST(&s->waiting_callers, struct waiting_caller, of_server);
+}
+
+static uint64_t caller_deadline(const struct c10d_server *s) {
+  const struct waiting_caller *w = first_caller(s);
+  return w ? w->since_ms + s->config.decide_ms : UINT64_MAX;
+}
 
 static void on_timer(uv_timer_t *timer) {
   struct c10d_server *s = timer->data;
   uint64_t now = monotonic_ms();
   s->timer_at = UINT64_MAX;
-  while (now >= first_deadline(&s->silent)) expire_silent(s->silent.first, now);
-  while (now >= first_deadline(&s->stalled)) expire_stalled(s->stalled.first, now);
-  while (now >= first_deadline(&s->lingering)) close_conn(s->lingering.first);
-  while (now >= first_deadline(&s->unclear)) expire_unclear(s->unclear.first);
-  while (now >= first_deadline(&s->filling)) expire_filling(s->filling.first, now);
+  while (now >= first_deadline(&s->silent)) expire_silent(first_due(&s->silent), now);
+  while (now >= first_deadline(&s->stalled)) expire_stalled(first_due(&s->stalled), now);
+  while (now >= first_deadline(&s->lingering)) close_conn(first_due(&s->lingering));
+  while (now >= first_deadline(&s->unclear)) expire_unclear(first_due(&s->unclear));
+  while (now >= first_deadline(&s->filling)) expire_filling(first_due(&s->filling), now);
   while (now >= caller_deadline(s)) {
     struct err why = ERR_INIT;
     snprintf(why.text, sizeof(why.text), "no answer within %u ms whether it may come in", s->config.decide_ms);
-    if (s->config.on_undecided) s->config.on_undecided(s->config.ctx, &s->first_caller->is, &why);
-    c10d_server_refuse(s, s->first_caller->is.id, why.text);
+    const struct c10d_caller *caller = &first_caller(s)->is;
+    if (s->config.on_undecided) s->config.on_undecided(s->config.ctx, caller, &why);
+    c10d_server_refuse(s, caller->id, why.text);
   }
   if (now >= store_deadline(s->store)) store_expire(s->store, now);
   const struct deadline_list *lists[] = {&s->silent, &s->stalled, &s->lingering, &s->unclear, &s->filling};
@@ -893,9 +875,10 @@ static int create_conn(struct c10d_server *s, int fd, const struct ipaddr *peer,
   if (o->n_silent++ == 0) o->silent_since_ms = monotonic_ms();
   c->silent = true;
   c->origin = o;
-  c->next = s->first;
-  if (s->first) s->first->prev = c;
-  s->first = c;
+  chain_append(&s->conns, &c->of_server);
+  chain_init(&c->of_turns);
+  chain_init(&c->of_deadlines);
+  chain_init(&c->of_kept);
   s->n_conns++;
   s->n_accepted++;
   s->open_handles++;
@@ -936,10 +919,6 @@ bool c10d_server_adopt_silent(struct c10d_server *s, int fd, const struct ipaddr
 
 /* Callers ---------------------------------------------------------------------------------------------------------- */
 
-static uint64_t caller_deadline(const struct c10d_server *s) {
-  return s->first_caller ? s->first_caller->since_ms + s->config.decide_ms : UINT64_MAX;
-}
-
 static struct waiting_caller *find_caller(const struct c10d_server *s, uint64_t id) {
   return map_get_n(&s->callers, &id, sizeof(id));
 }
@@ -958,8 +937,7 @@ static int check_callers(const struct c10d_server *s, const struct ipaddr *peer,
 static int take_caller(struct c10d_server *s, struct waiting_caller *w) {
   struct origin *o = find_origin(s, &w->is.from);
   int fd = w->fd;
-  *(w->prev ? &w->prev->next : &s->first_caller) = w->next;
-  *(w->next ? &w->next->prev : &s->last_caller) = w->prev;
+  chain_remove(&w->of_server);
   map_remove_n(&s->callers, &w->is.id, sizeof(w->is.id));
   o->n_callers--;
   drop_unused_origin(s, o);
@@ -1010,9 +988,7 @@ static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *peer, 
     w->is = caller;
     w->fd = fd;
     w->since_ms = monotonic_ms();
-    w->prev = s->last_caller;
-    *(s->last_caller ? &s->last_caller->next : &s->first_caller) = w;
-    s->last_caller = w;
+    chain_append(&s->waiting_callers, &w->of_server);
     map_put_n(&s->callers, &w->is.id, sizeof(w->is.id), w);
     make_origin(s, &caller.from)->n_callers++;
     arm_timer(s, caller_deadline(s));
@@ -1068,6 +1044,10 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
   s->lingering.timeout_ms = C10D_LINGER_MS;
   s->unclear.timeout_ms = C10D_SETTLE_MS + 5;
   s->chunk = xmalloc(CHUNK);
+  struct chain *lists[] = {&s->conns,         &s->waiting_callers, &s->ready,         &s->parked,
+                           &s->wanting,       &s->silent.conns,    &s->stalled.conns, &s->lingering.conns,
+                           &s->unclear.conns, &s->filling.conns};
+  for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) chain_init(lists[i]);
   *out = s;
   return 0;
 }
@@ -1111,8 +1091,8 @@ void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void
   s->closing = true;
   s->on_closed = on_closed;
   s->on_closed_ctx = ctx;
-  while (s->first) close_conn(s->first);
-  while (s->first_caller) close(take_caller(s, s->first_caller));
+  for (struct c10d_conn *c; (c = CHAIN_FIRST(&s->conns, struct c10d_conn, of_server));) close_conn(c);
+  for (struct waiting_caller *w; (w = first_caller(s));) close(take_caller(s, w));
   s->forgotten = s->store;
   s->store = NULL;
   s->forgetting.data = s;

@@ -143,7 +143,7 @@ void store_touch(struct store_client *c, struct slice key) {
 
 static void wipe(struct store *s, struct store_session *session) {
   for (struct chain *l = session->names.next, *next; l != &session->names; l = next) {
-    struct store_entry *entry = RING_ENTRY(l, struct store_entry, names);
+    struct store_entry *entry = CHAIN_ENTRY(l, struct store_entry, names);
     next = l->next;
     if (entry->extra) store_drop_queue(s, entry->extra);
     store_drop_value(s, entry);
@@ -179,12 +179,12 @@ void store_leave_all(struct store_client *c, uint64_t now_ms) {
 
 uint64_t store_deadline(const struct store *s) {
   if (chain_is_alone(&s->deserted)) return UINT64_MAX;
-  return RING_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
+  return CHAIN_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
 }
 
 void store_expire(struct store *s, uint64_t now_ms) {
   while (store_deadline(s) <= now_ms) {
-    struct store_session *session = RING_ENTRY(s->deserted.next, struct store_session, deserted);
+    struct store_session *session = CHAIN_ENTRY(s->deserted.next, struct store_session, deserted);
     wipe(s, session);
     session_remove(s, session);
   }
@@ -192,11 +192,11 @@ void store_expire(struct store *s, uint64_t now_ms) {
 
 void store_each_session(const struct store *s, void (*each)(const struct chain *names, void *ctx), void *ctx) {
   for (const struct chain *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
-    each(&RING_ENTRY(l, const struct store_session, all)->names, ctx);
+    each(&CHAIN_ENTRY(l, const struct store_session, all)->names, ctx);
 }
 
 void store_sessions_finish(struct store *s) {
   while (!chain_is_alone(&s->all_sessions))
-    session_remove(s, RING_ENTRY(s->all_sessions.next, struct store_session, all));
+    session_remove(s, CHAIN_ENTRY(s->all_sessions.next, struct store_session, all));
   map_finish(&s->sessions);
 }

@@ -9,38 +9,10 @@
  * wait.c     which client waits for which keys
  * expiry.c   which client belongs to which session, and when a session is forgotten */
 
-#include <stddef.h>
+#include "common/chain.h"
 #include "common/map.h"
 #include "common/siphash.h"
 #include "common/store/store.h"
-
-/* A chain of neighbours, closed to a ring. The head of a list is one of them. */
-struct chain {
-  struct chain *prev, *next;
-};
-
-static inline void chain_init(struct chain *l) {
-  l->prev = l->next = l;
-}
-
-static inline bool chain_is_alone(const struct chain *l) {
-  return l->next == l;
-}
-
-static inline void chain_append(struct chain *head, struct chain *l) {
-  l->prev = head->prev;
-  l->next = head;
-  head->prev->next = l;
-  head->prev = l;
-}
-
-static inline void chain_remove(struct chain *l) {
-  l->prev->next = l->next;
-  l->next->prev = l->prev;
-  chain_init(l);
-}
-
-#define RING_ENTRY(l, type, member) ((type *)((uintptr_t)(l)-offsetof(type, member)))
 
 struct element {
   struct element *next;

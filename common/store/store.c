@@ -314,7 +314,7 @@ struct each_key {
 static void each_of(const struct chain *names, void *ctx) {
   const struct each_key *visit = ctx;
   for (const struct chain *l = names->next; l != names; l = l->next) {
-    const struct store_entry *entry = RING_ENTRY(l, const struct store_entry, names);
+    const struct store_entry *entry = CHAIN_ENTRY(l, const struct store_entry, names);
     if (entry->has_value) visit->each(visit->ctx, store_entry_key(entry));
   }
 }

@@ -48,7 +48,7 @@ static void wait_destroy(struct store_wait *w) {
 
 /* The oldest waiter has seen the key. True: its wait has ended by that. */
 static bool see_first(struct store_extra *x) {
-  struct awaited *a = RING_ENTRY(x->waiters.next, struct awaited, waiters);
+  struct awaited *a = CHAIN_ENTRY(x->waiters.next, struct awaited, waiters);
   struct store_wait *w = a->wait;
   chain_remove(&a->waiters);
   a->extra = NULL;
@@ -142,7 +142,7 @@ bool store_wait_end(struct store_client *c) {
 
 void store_cancel(struct store_client *c) {
   c->asking = NULL;
-  while (!chain_is_alone(&c->waits)) wait_destroy(RING_ENTRY(c->waits.next, struct store_wait, of_client));
+  while (!chain_is_alone(&c->waits)) wait_destroy(CHAIN_ENTRY(c->waits.next, struct store_wait, of_client));
 }
 
 void store_forget_waits(struct store_client *c) {
@@ -152,7 +152,7 @@ void store_forget_waits(struct store_client *c) {
 
 struct store_client *store_next_released(struct store *s) {
   if (chain_is_alone(&s->released)) return NULL;
-  struct store_wait *w = RING_ENTRY(s->released.next, struct store_wait, released);
+  struct store_wait *w = CHAIN_ENTRY(s->released.next, struct store_wait, released);
   struct store_client *c = w->client;
   wait_destroy(w);
   return c;
@@ -160,6 +160,6 @@ struct store_client *store_next_released(struct store *s) {
 
 size_t store_take_released(struct store_client *c) {
   size_t n = 0;
-  for (; !chain_is_alone(&c->released); n++) wait_destroy(RING_ENTRY(c->released.next, struct store_wait, of_client));
+  for (; !chain_is_alone(&c->released); n++) wait_destroy(CHAIN_ENTRY(c->released.next, struct store_wait, of_client));
   return n;
 }
