@@ -19,13 +19,11 @@ static const struct {
 #undef X
 };
 
-#define EVERY (EVENT_HAS(RUN_ID) | EVENT_HAS(UID) | EVENT_HAS(ROUND) | EVENT_HAS(MESSAGE))
-
 static const struct {
-  const char *name, *source, *when;
+  const char *name, *source;
   uint64_t has;
 } events[EVENT_NAME_COUNT] = {
-#define X(id, name, source, when, has) {name, #source, when, EVERY | (has)},
+#define X(id, name, source, when, has) {name, #source, EVENT_HAS_EVERY | (has)},
     EVENT_LIST(X)
 #undef X
 };
@@ -38,18 +36,6 @@ int event_find(const char *name) {
   for (int i = 0; i < EVENT_NAME_COUNT; i++)
     if (!strcmp(events[i].name, name)) return i;
   return -1;
-}
-
-const char *event_when(enum event_name n) {
-  return n < EVENT_NAME_COUNT ? events[n].when : NULL;
-}
-
-uint64_t event_has(enum event_name n) {
-  return n < EVENT_NAME_COUNT ? events[n].has : 0;
-}
-
-const char *event_field_key(enum event_field f) {
-  return f < EVENT_FIELD_COUNT ? fields[f].key : NULL;
 }
 
 /* Filling. --------------------------------------------------------------------------------------------------------- */

@@ -16,10 +16,9 @@
 #include "common/err.h"
 
 enum {
-  EVENT_TEXT_MAX = 1024,   /* bytes of one text; a longer one is cut at a character */
-  EVENT_LINE_MAX = 65536,  /* bytes of a line: all texts, escaped, fit */
-  EVENT_NAME_MAX = 64,     /* of a name */
-  EVENT_FILTER_MAX = 1024, /* of a filter's text */
+  EVENT_TEXT_MAX = 1024,  /* bytes of one text; a longer one is cut at a character */
+  EVENT_LINE_MAX = 65536, /* bytes of a line: all texts, escaped, fit */
+  EVENT_NAME_MAX = 64,    /* of a name */
 };
 
 /* F(ID, key, KIND, meaning) */
@@ -70,6 +69,7 @@ enum {
 enum event_field { EVENT_FIELD_LIST(X) EVENT_FIELD_COUNT };
 #undef X
 #define EVENT_HAS(field) (1ull << EVENT_##field)
+#define EVENT_HAS_EVERY  (EVENT_HAS(RUN_ID) | EVENT_HAS(UID) | EVENT_HAS(ROUND) | EVENT_HAS(MESSAGE)) /* each event */
 _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
 
 /* X(ID, name, SOURCE, when, fields beside run_id, uid, round and message) */
@@ -144,10 +144,6 @@ enum event_name { EVENT_LIST(X) EVENT_NAME_COUNT };
 const char *event_name(enum event_name n); /* "rdzv.node.joined" */
 /* -1: no event has this name. */
 int event_find(const char *name);
-/* For the guide and the tests; NULL and 0 beyond the last one. */
-const char *event_when(enum event_name n);
-uint64_t event_has(enum event_name n); /* its fields, as bits, with those of every event */
-const char *event_field_key(enum event_field f);
 
 /* An event being filled. Texts are borrowed. A field that the event does not have by its list is a bug, and asserted. */
 struct event {

@@ -11,8 +11,6 @@
 #include "common/key/key.h"
 #include "common/net/socket.h"
 
-enum { MUNGE_FETCH_MS = 10000 };
-
 struct munge_fetch_options {
   uv_loop_t *loop;
   union socket_address daemon;

@@ -103,8 +103,6 @@ size_t store_entry_cost(size_t key_len, size_t room);
 struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct chain *names);
 /* Changes the room for the value; the entry may move. */
 struct store_entry *store_entry_resize(struct store *s, struct store_entry *entry, size_t room);
-void store_entry_remove(struct store *s,
-                        struct store_entry *entry); /* removes the name and everything but its waiters */
 /* Frees parts that the entry no longer needs: the extra, the entry itself. */
 void store_entry_tidy(struct store *s, struct store_entry *entry);
 struct store_extra *store_entry_extra(struct store *s, struct store_entry *entry);

@@ -128,7 +128,8 @@ struct store_entry *store_entry_resize(struct store *s, struct store_entry *entr
   return moved;
 }
 
-void store_entry_remove(struct store *s, struct store_entry *entry) {
+/* Removes the name and everything but its waiters. */
+static void remove_entry(struct store *s, struct store_entry *entry) {
   struct store_table *t = &s->table;
   *pointer_to(s, entry) = entry->next;
   t->n_entries--;
@@ -156,7 +157,7 @@ void store_entry_tidy(struct store *s, struct store_entry *entry) {
     entry->extra = NULL;
     s->bytes -= sizeof(*x) + STORE_BLOCK;
   }
-  if (!entry->extra && !entry->has_value) store_entry_remove(s, entry);
+  if (!entry->extra && !entry->has_value) remove_entry(s, entry);
 }
 
 void store_drop_value(struct store *s, struct store_entry *entry) {
