@@ -29,6 +29,9 @@ void unit_add(struct CMUnitTest test);
 /* Runs all tests, with functions before and after all of them; NULL: none. Returns how many failed. */
 int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 
+/* A variable that this function finishes when its scope ends: SCOPED(buf_finish) struct buf b = BUF_INIT; */
+#define SCOPED(finish) __attribute__((cleanup(finish)))
+
 /* A test in an empty folder below /tmp, which is removed with its contents. */
 #define FOLDER_TEST(name) UNIT_TEST_WITH(name, unit_make_folder, unit_remove_folder)
 extern char unit_folder[32];

@@ -23,7 +23,7 @@ UNIT_TEST(test_empty_is_text) {
 }
 
 UNIT_TEST(test_grows_and_stays_text) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   for (int i = 0; i < 10000; i++) {
     buf_putc(&b, (char)('a' + i % 26));
     assert_int_equal(b.data[b.len], '\0');
@@ -34,11 +34,10 @@ UNIT_TEST(test_grows_and_stays_text) {
   assert_string_equal(buf_text(&b), "");
   buf_puts(&b, "again");
   assert_string_equal(buf_text(&b), "again");
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_reserve_and_commit) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_puts(&b, "ab");
   char *end = buf_reserve(&b, 1000);
   assert_true(b.cap >= 1003);
@@ -46,11 +45,10 @@ UNIT_TEST(test_reserve_and_commit) {
   assert_int_equal(b.len, 2);
   buf_commit(&b, 3);
   assert_string_equal(buf_text(&b), "abxxx");
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_consume) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_puts(&b, "hello world");
   buf_consume(&b, 0);
   assert_string_equal(buf_text(&b), "hello world");
@@ -61,11 +59,10 @@ UNIT_TEST(test_consume) {
   buf_consume(&b, 6);
   assert_int_equal(b.len, 0);
   assert_string_equal(buf_text(&b), "");
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_printf) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_printf(&b, "%s=%d", "x", 5);
   assert_string_equal(buf_text(&b), "x=5");
   for (int width = 70; width < 200; width++) { /* around the length that the first try has room for */
@@ -75,7 +72,6 @@ UNIT_TEST(test_printf) {
     assert_int_equal(b.data[0], '[');
     assert_string_equal(b.data + b.len - 2, "7]");
   }
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_steal) {
@@ -92,10 +88,9 @@ UNIT_TEST(test_steal) {
 }
 
 static void check_escaped(const char *in, size_t n, size_t max, const char *want) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_put_escaped(&b, in, n, max);
   assert_string_equal(buf_text(&b), want);
-  buf_finish(&b);
 }
 
 #define ESCAPED(in, want) check_escaped(in, sizeof(in) - 1, 1000, want)
@@ -142,14 +137,13 @@ UNIT_TEST(test_escape_of_anything_is_printable) {
   uint32_t x = 1;
   for (int round = 0; round < 2000; round++) {
     char in[64];
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     for (size_t i = 0; i < sizeof(in); i++) {
       x = x * 1664525 + 1013904223;
       in[i] = (char)(x >> 24);
     }
     buf_put_escaped(&b, in, sizeof(in), 40);
     for (size_t i = 0; i < b.len; i++) assert_true((unsigned char)b.data[i] >= 0x20 && b.data[i] != 0x7F);
-    buf_finish(&b);
   }
 }
 
@@ -188,9 +182,8 @@ UNIT_TEST(test_durations) {
   } cases[] = {{0, "0 s"},          {119, "119 s"},          {120, "2 min"},      {7199, "119 min"},
                {7200, "2 h 0 min"}, {172799, "47 h 59 min"}, {172800, "2 d 0 h"}, {8640000, "100 d 0 h"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     buf_put_duration(&b, cases[i].s * 1000 + 999);
     assert_string_equal(buf_text(&b), cases[i].text);
-    buf_finish(&b);
   }
 }

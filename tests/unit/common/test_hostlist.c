@@ -10,7 +10,7 @@
 
 /* The names of a list, a blank behind each. */
 static void check(const char *text, const char *want) {
-  struct buf names = BUF_INIT;
+  SCOPED(buf_finish) struct buf names = BUF_INIT;
   struct err e = ERR_INIT;
   size_t n;
   buf_puts(&names, "before");
@@ -21,11 +21,10 @@ static void check(const char *text, const char *want) {
   size_t blanks = 0;
   for (const char *p = want; *p; p++) blanks += *p == ' ';
   assert_int_equal(n, blanks);
-  buf_finish(&names);
 }
 
 static void check_refused(const char *text, int code, const char *why) {
-  struct buf names = BUF_INIT;
+  SCOPED(buf_finish) struct buf names = BUF_INIT;
   struct err e = ERR_INIT;
   size_t n = 7;
   buf_puts(&names, "before");
@@ -34,7 +33,6 @@ static void check_refused(const char *text, int code, const char *why) {
   assert_string_equal(buf_text(&names), "before");
   assert_int_equal(n, 0);
   assert_int_equal(hostlist_expand(text, &names, &n, NULL), code);
-  buf_finish(&names);
 }
 
 UNIT_TEST(test_lists) {
@@ -75,7 +73,7 @@ UNIT_TEST(test_what_is_no_list) {
 }
 
 UNIT_TEST(test_limits) {
-  struct buf names = BUF_INIT;
+  SCOPED(buf_finish) struct buf names = BUF_INIT;
   size_t n;
   char text[300];
   assert_int_equal(hostlist_expand("n[1-65536]", &names, &n, NULL), 0);
@@ -94,17 +92,15 @@ UNIT_TEST(test_limits) {
   check_refused(text, -E2BIG, "longer than 255");
   snprintf(text + HOSTLIST_NAME_MAX - 50, 16, "[1-65536]");
   check_refused(text, -E2BIG, "more than 4 MiB");
-  buf_finish(&names);
 }
 
 UNIT_TEST(test_a_sentence_is_one_line) {
-  struct buf names = BUF_INIT;
+  SCOPED(buf_finish) struct buf names = BUF_INIT;
   struct err e = ERR_INIT;
   size_t n;
   assert_int_equal(hostlist_expand("\x1b[1m\n", &names, &n, &e), -EINVAL);
   assert_string_equal(e.text,
                       "\"\\x1b[1m\\n\" is not a list of hosts: a host has letters, digits, dots and dashes only");
-  buf_finish(&names);
 }
 
 /* Compressing. ----------------------------------------------------------------------------------------------------- */
@@ -116,14 +112,13 @@ static void check_short(const char *names, size_t max, const char *want, size_t 
   char copy[512], *rest = copy, *name;
   const char *v[SOME_MAX];
   size_t n = 0;
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   buf_puts(&out, "before ");
   snprintf(copy, sizeof(copy), "%s", names);
   while ((name = strsep(&rest, " "))) v[n++] = name;
   assert_int_equal(hostlist_compress(v, n, max, &out), told);
   assert_string_equal(buf_text(&out) + 7, want);
   assert_true(out.len - 7 <= max);
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_compress) {
@@ -151,24 +146,21 @@ UNIT_TEST(test_compress_to_a_size) {
   check_short("gpu003", 5, "", 0);
   check_short("gpu003", 6, "gpu003", 1);
   check_short("a b c", 4, "a,b", 2);
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   assert_int_equal(hostlist_compress(NULL, 0, 10, &out), 0);
   assert_string_equal(buf_text(&out), "");
-  buf_finish(&out);
 }
 
 /* All hosts of a list, and back. */
 static void check_round_trip(const char *text) {
   static const char *v[HOSTLIST_NAMES_MAX];
-  struct buf names = BUF_INIT, out = BUF_INIT;
+  SCOPED(buf_finish) struct buf names = BUF_INIT, out = BUF_INIT;
   size_t n;
   assert_int_equal(hostlist_expand(text, &names, &n, NULL), 0);
   const char *p = names.data;
   for (size_t i = n; i-- > 0; p += strlen(p) + 1) v[i] = p; /* the last first */
   assert_int_equal(hostlist_compress(v, n, 4096, &out), n);
   assert_string_equal(buf_text(&out), text);
-  buf_finish(&names);
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_round_trips) {

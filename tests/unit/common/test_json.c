@@ -74,22 +74,20 @@ UNIT_TEST(test_every_prefix_is_refused) {
 }
 
 UNIT_TEST(test_print_keeps_order) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   json_t *v = json_pack("{s:i, s:s, s:[b,n,f]}", "zebra", 1, "apple", "x\"y\n", "mid", 1, 0.5);
   buf_puts(&b, "> ");
   json_print(&b, v);
   assert_string_equal(buf_text(&b), "> {\"zebra\":1,\"apple\":\"x\\\"y\\n\",\"mid\":[true,null,0.5]}");
   json_decref(v);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_round_trip) {
   static const char text[] = "{\"n\":9223372036854775807,\"m\":-1,\"t\":\"\xe2\x82\xac\",\"o\":{\"e\":{}}}";
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   json_t *v = json_parse_object(text, sizeof(text) - 1, NULL);
   assert_non_null(v);
   json_print(&b, v);
   assert_string_equal(buf_text(&b), text);
   json_decref(v);
-  buf_finish(&b);
 }

@@ -15,7 +15,7 @@
 /* Feeds text in pieces of `step` bytes; what comes out is joined with '|', the rest with '~'. */
 static void check(const char *text, size_t step, size_t max, const char *expected) {
   struct lines l;
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   const char *line;
   size_t len, n = strlen(text);
   lines_init(&l, max);
@@ -32,7 +32,6 @@ static void check(const char *text, size_t step, size_t max, const char *expecte
   }
   assert_false(lines_rest(&l, &line, &len));
   assert_string_equal(buf_text(&got), expected);
-  buf_finish(&got);
   lines_finish(&l);
 }
 
@@ -94,14 +93,13 @@ UNIT_TEST(test_memory_is_bounded) {
 }
 
 static void check_tail(const char *lines, size_t max, const char *expected) {
-  struct buf tail = BUF_INIT;
+  SCOPED(buf_finish) struct buf tail = BUF_INIT;
   char *copy = xstrdup(lines), *save = NULL;
   for (char *line = strtok_r(copy, "|", &save); line; line = strtok_r(NULL, "|", &save)) {
     tail_add(&tail, line, strlen(line), max);
     assert_true(tail.len <= max);
   }
   assert_string_equal(buf_text(&tail), expected);
-  buf_finish(&tail);
   free(copy);
 }
 

@@ -77,7 +77,7 @@ static void check(const char *where, size_t i, const char *got) {
 UNIT_TEST(test_every_class_everywhere) {
   for (size_t i = 0; i < TABLE_LEN; i++) {
     const char *in = table[i].in;
-    struct buf escaped = BUF_INIT, plain = BUF_INIT, logged = BUF_INIT;
+    SCOPED(buf_finish) struct buf escaped = BUF_INIT, plain = BUF_INIT, logged = BUF_INIT;
     struct err e = ERR_INIT;
     buf_put_escaped(&escaped, in, strlen(in), 100);
     check("buf_put_escaped", i, buf_text(&escaped));
@@ -90,9 +90,6 @@ UNIT_TEST(test_every_class_everywhere) {
     check("log", i, buf_text(&logged));
     err_set(&e, -EINVAL, "%s", in);
     check("err", i, e.text);
-    buf_finish(&escaped);
-    buf_finish(&plain);
-    buf_finish(&logged);
   }
 }
 
@@ -110,7 +107,7 @@ static bool is_safe(const char *text, size_t n) {
 UNIT_TEST(test_json) {
   for (size_t i = 0; i < TABLE_LEN; i++) {
     json_t *v = json_text(table[i].in);
-    struct buf out = BUF_INIT;
+    SCOPED(buf_finish) struct buf out = BUF_INIT;
     assert_non_null(v);
     json_print(&out, v);
     assert_true(is_safe(out.data, out.len));
@@ -118,17 +115,15 @@ UNIT_TEST(test_json) {
     assert_string_equal(json_string_value(again), json_string_value(v));
     json_decref(again);
     json_decref(v);
-    buf_finish(&out);
   }
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   const char raw[] = "{\"a\":\n\"\xc2\x9b\x9b\xf3\xa0\x81\x81\xc3\xa9\x1b\"}\n"; /* another program's */
   json_put_printable(&out, raw, sizeof(raw) - 1);
   assert_string_equal(buf_text(&out), "{\"a\":\n\"\\u009b\\ufffd\\udb40\\udc41\xc3\xa9\\u001b\"}\n");
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_quotes) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   buf_put_plain(&out, "a\t\"C:\\x\"\nb", 10, 100);
   assert_string_equal(buf_text(&out), "a\t\"C:\\x\"\\nb");
   buf_clear(&out);
@@ -137,14 +132,13 @@ UNIT_TEST(test_quotes) {
   buf_clear(&out);
   buf_put_plain(&out, "ab\xe2\x82\xac", 5, 4);
   assert_string_equal(buf_text(&out), "ab...");
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_anything_is_safe) {
   uint32_t x = 1;
   for (int round = 0; round < 2000; round++) {
     char in[64];
-    struct buf plain = BUF_INIT, json = BUF_INIT;
+    SCOPED(buf_finish) struct buf plain = BUF_INIT, json = BUF_INIT;
     struct err e = ERR_INIT;
     for (size_t i = 0; i < sizeof(in) - 1; i++) {
       x = x * 1664525 + 1013904223;
@@ -161,8 +155,6 @@ UNIT_TEST(test_anything_is_safe) {
       if (*p == '\t') *p = ' ';
     buf_put_plain(&plain, in, strlen(in), 100);
     assert_true(is_safe(buf_text(&plain), plain.len));
-    buf_finish(&plain);
-    buf_finish(&json);
   }
 }
 

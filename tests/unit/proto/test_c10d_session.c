@@ -179,10 +179,9 @@ UNIT_TEST_WITH(test_own_answers_are_in_order, setup_greeted, teardown) {
 UNIT_TEST_WITH(test_release_stands_before_cancel, setup_greeted, teardown) {
   ask(0, "06 #1 '/a'", "");
   size_t used;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   c10d_bytes(&b, "01 '/a' ''");
   assert_int_equal(c10d_session_feed(&t.sessions[1], b.data, b.len, &used, &t.out[1], SIZE_MAX - 1, &t.err), 0);
-  buf_finish(&b);
   ask(0, "0c", "00 01");
   assert_null(store_next_released(t.store));
 }
@@ -313,7 +312,7 @@ UNIT_TEST(test_cut_everywhere) {
       "00 '/k' 'v1' 02 '/k' 01 '/c' '' 'x' 03 '/n' #4 04 #1 '/k' 05 #1 '/k' 0a #1 '/m' '1' 09 #2 '/k' '/m' "
       "0b"};
   for (size_t i = 0; i < sizeof(stories) / sizeof(stories[0]); i++) {
-    struct buf all = BUF_INIT, whole = BUF_INIT;
+    SCOPED(buf_finish) struct buf all = BUF_INIT, whole = BUF_INIT;
     c10d_bytes(&all, stories[i]);
     for (size_t cut = 0; cut <= all.len + 1; cut++) { /* 0: whole; the last: byte by byte */
       c10d_test_init(&t, NULL);
@@ -328,8 +327,6 @@ UNIT_TEST(test_cut_everywhere) {
       assert_memory_equal(t.out[0].data, whole.data, whole.len);
       c10d_test_finish(&t);
     }
-    buf_finish(&all);
-    buf_finish(&whole);
   }
 }
 
@@ -348,7 +345,7 @@ UNIT_TEST_WITH(test_need, setup_greeted, teardown) {
 }
 
 UNIT_TEST_WITH(test_out_max, setup, teardown) {
-  struct buf in = BUF_INIT, out = BUF_INIT;
+  SCOPED(buf_finish) struct buf in = BUF_INIT, out = BUF_INIT;
   c10d_bytes(&in, "00cef7853c 01 '/k' '0123456789'");
   for (int i = 0; i < 10; i++) c10d_bytes(&in, "03 '/k'");
   size_t at = 0, used;
@@ -362,8 +359,6 @@ UNIT_TEST_WITH(test_out_max, setup, teardown) {
     buf_clear(&out);
   }
   assert_int_equal(at, in.len);
-  buf_finish(&in);
-  buf_finish(&out);
 }
 
 static void put_string(struct buf *b, char fill, size_t len) {
@@ -375,14 +370,13 @@ static void put_string(struct buf *b, char fill, size_t len) {
 }
 
 UNIT_TEST_WITH(test_limits_of_a_request, setup_greeted, teardown) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_putc(&b, C10D_SET);
   put_string(&b, 'k', C10D_KEY_MAX);
   put_string(&b, 'v', C10D_VALUE_MAX);
   buf_puts(&b, "\rabcd"); /* PING */
   assert_int_equal(c10d_send(&t, 0, b.data, b.len), 0);
   c10d_expect(&t, 0, "61626364");
-  buf_finish(&b);
   refused(0, "01 #8193", -EMSGSIZE, "a key of more than 8192 bytes");
   refused(1, "01 '/k' #8388609", -EMSGSIZE, "a value of more than 8388608 bytes");
   refused(2, "02 '/k' #8388609", -EMSGSIZE, "a value of more than 8388608 bytes");
@@ -393,7 +387,7 @@ UNIT_TEST_WITH(test_limits_of_a_request, setup_greeted, teardown) {
 }
 
 UNIT_TEST_WITH(test_131072_keys, setup_greeted, teardown) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   char n[8];
   le64_put(n, C10D_KEYS_MAX);
   for (int op = C10D_CHECK; op <= C10D_WAIT; op++) {
@@ -420,11 +414,10 @@ UNIT_TEST_WITH(test_131072_keys, setup_greeted, teardown) {
     if (i < C10D_KEYS_MAX - 1) assert_int_equal(t.out[1].len, 0);
   }
   c10d_expect(&t, 1, "00");
-  buf_finish(&b);
 }
 
 UNIT_TEST_WITH(test_reply_limit, setup_greeted, teardown) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_putc(&b, C10D_SET);
   put_string(&b, 'k', 1);
   put_string(&b, 'v', C10D_VALUE_MAX - 8);
@@ -443,7 +436,6 @@ UNIT_TEST_WITH(test_reply_limit, setup_greeted, teardown) {
     buf_finish(&t.out[0]);
   }
   assert_string_equal(t.err.text, "MULTI_GET: the reply to MULTI_GET would take 276824064 bytes, more than 268435456");
-  buf_finish(&b);
 }
 
 UNIT_TEST_WITH(test_quota_names_the_operation, setup_greeted, teardown) {

@@ -137,13 +137,12 @@ UNIT_TEST(test_refusals) {
 }
 
 static void send(struct channel *from, struct channel *to, const char *data, size_t len, struct buf *got) {
-  struct buf wire = BUF_INIT;
+  SCOPED(buf_finish) struct buf wire = BUF_INIT;
   struct err e = ERR_INIT;
   channel_seal(from, data, len, &wire);
   assert_int_equal(wire.len, channel_sealed_size(len));
   for (size_t at = 0, used; at < wire.len; at += used)
     assert_int_equal(channel_unseal(to, wire.data + at, wire.len - at, &used, got, &e), 1);
-  buf_finish(&wire);
 }
 
 UNIT_TEST(test_records_of_all_sizes_both_ways) {
@@ -155,18 +154,17 @@ UNIT_TEST(test_records_of_all_sizes_both_ways) {
   connect_both(&b);
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     for (int way = 0; way < 2; way++) {
-      struct buf got = BUF_INIT;
+      SCOPED(buf_finish) struct buf got = BUF_INIT;
       send(way ? &b.client : &b.daemon, way ? &b.daemon : &b.client, data, sizes[i], &got);
       assert_int_equal(got.len, sizes[i]);
       assert_true(sizes[i] == 0 || memcmp(got.data, data, sizes[i]) == 0);
-      buf_finish(&got);
     }
   finish(&b);
 }
 
 UNIT_TEST(test_changed_replayed_and_reordered_records_are_refused) {
   struct both b;
-  struct buf one = BUF_INIT, two = BUF_INIT, got = BUF_INIT;
+  SCOPED(buf_finish) struct buf one = BUF_INIT, two = BUF_INIT, got = BUF_INIT;
   struct err e = ERR_INIT;
   size_t used = 0;
   connect_both(&b);
@@ -186,9 +184,6 @@ UNIT_TEST(test_changed_replayed_and_reordered_records_are_refused) {
   assert_int_equal(channel_unseal(&b.daemon, one.data, one.len, &used, &got, &e), -EBADMSG);
   assert_string_equal(e.text, "a record was changed on its way, or came twice");
   assert_int_equal(channel_unseal(&b.client, two.data, two.len, &used, &got, &e), -EBADMSG); /* reflected */
-  buf_finish(&one);
-  buf_finish(&two);
-  buf_finish(&got);
   finish(&b);
 }
 
@@ -232,7 +227,7 @@ static int accept_ticket(struct both *b, const struct key *key, uint32_t now_s) 
 
 UNIT_TEST(test_a_channel_resumes_another) {
   struct both b;
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   size_t used = 0;
   enum channel_status status;
   enum channel_source source;
@@ -251,7 +246,6 @@ UNIT_TEST(test_a_channel_resumes_another) {
   send(&b.client, &b.daemon, "there", 5, &got);
   send(&b.daemon, &b.client, " and back", 9, &got);
   assert_string_equal(buf_text(&got), "there and back");
-  buf_finish(&got);
   finish(&b);
 }
 
@@ -316,7 +310,7 @@ UNIT_TEST(test_a_ticket_lives_for_a_day) {
 /* Whoever repeats an opening to a daemon with another ephemeral key gets other keys, and does not know them. */
 UNIT_TEST(test_a_repeated_ticket_opens_what_its_repeater_cannot_use) {
   struct both b, again;
-  struct buf record = BUF_INIT, got = BUF_INIT;
+  SCOPED(buf_finish) struct buf record = BUF_INIT, got = BUF_INIT;
   struct err e = ERR_INIT;
   size_t used;
   enum channel_status status;
@@ -336,8 +330,6 @@ UNIT_TEST(test_a_repeated_ticket_opens_what_its_repeater_cannot_use) {
   again.opening = (struct buf)BUF_INIT;
   finish(&again);
   finish(&b);
-  buf_finish(&record);
-  buf_finish(&got);
 }
 
 UNIT_TEST(test_texts_that_are_no_tickets) {

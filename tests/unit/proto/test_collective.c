@@ -12,10 +12,9 @@
   { .group = "gloo 0 default_pg", .op = "", .entered = number, .idle = n, .ranks = text }
 
 static void says(const struct collective *v, size_t n, const char *silent, const char *expected) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   collectives_sentence(v, n, silent, &out);
   assert_string_equal(buf_text(&out), expected);
-  buf_finish(&out);
 }
 
 /* In both orders. */

@@ -17,15 +17,14 @@ static void put_sample(struct buf *b) {
 
 UNIT_TEST(test_layout) {
   static const char expected[] = "\x05\0\0\0\x02\x01\x04\x03\x08\x07\x06\x05\x02\0\0\0{}raw";
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   put_sample(&b);
   assert_int_equal(b.len, sizeof(expected) - 1);
   assert_memory_equal(b.data, expected, b.len);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_round_trip) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   put_sample(&b);
   put_sample(&b);
   struct frame f;
@@ -39,11 +38,10 @@ UNIT_TEST(test_round_trip) {
   assert_memory_equal(f.json, "{}", 2);
   assert_int_equal(f.raw_len, 3);
   assert_memory_equal(f.raw, "raw", 3);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_empty_body) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   frame_put(&b, &(struct frame){.type = 1});
   assert_int_equal(b.len, FRAME_HEADER_SIZE);
   struct frame f;
@@ -51,11 +49,10 @@ UNIT_TEST(test_empty_body) {
   assert_int_equal(frame_parse(b.data, b.len, 0, &f, &size, NULL), 1);
   assert_int_equal(size, FRAME_HEADER_SIZE);
   assert_int_equal(f.json_len + f.raw_len, 0);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_every_truncation_asks_for_more) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   put_sample(&b);
   for (size_t n = 0; n < b.len; n++) {
     char *exact = malloc(n ? n : 1); /* so that ASan sees a read behind its end */
@@ -66,7 +63,6 @@ UNIT_TEST(test_every_truncation_asks_for_more) {
     assert_int_equal(size, n < FRAME_HEADER_SIZE ? FRAME_HEADER_SIZE : b.len);
     free(exact);
   }
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_limits) {
@@ -91,7 +87,7 @@ UNIT_TEST(test_limits) {
 
 /* Whatever a header says: refused, or parts that lie within the data. */
 UNIT_TEST(test_every_header_byte_to_every_value) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   put_sample(&b);
   for (size_t at = 0; at < FRAME_HEADER_SIZE; at++) {
     for (int v = 0; v < 256; v++) {
@@ -113,7 +109,6 @@ UNIT_TEST(test_every_header_byte_to_every_value) {
       b.data[at] = was;
     }
   }
-  buf_finish(&b);
 }
 
 static const struct {

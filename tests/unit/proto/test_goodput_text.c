@@ -18,10 +18,9 @@ static struct goodput base(int64_t rounds) {
 }
 
 static void check(const struct goodput *g, const char *want) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   goodput_sentence(g, &out);
   assert_string_equal(buf_text(&out), want);
-  buf_finish(&out);
 }
 
 UNIT_TEST(test_what_it_was_lost_to) {

@@ -36,7 +36,7 @@ UNIT_TEST(test_round_trip) {
     for (uint64_t seed = 0; seed < 150; seed++) {
       struct random_msg r;
       struct msg back;
-      struct buf b = BUF_INIT, again = BUF_INIT;
+      SCOPED(buf_finish) struct buf b = BUF_INIT, again = BUF_INIT;
       random_msg_init(&r, type_of(t), seed);
       msg_encode(&b, &r.m);
       decode(&b, msg_direction(type_of(t)), &back);
@@ -45,8 +45,6 @@ UNIT_TEST(test_round_trip) {
       assert_int_equal(again.len, b.len);
       assert_memory_equal(again.data, b.data, b.len);
       msg_finish(&back);
-      buf_finish(&b);
-      buf_finish(&again);
       random_msg_finish(&r);
     }
 }
@@ -68,7 +66,7 @@ UNIT_TEST(test_every_truncation_is_refused) {
   for (int t = 1; t < MSG_COUNT; t++)
     for (uint64_t seed = 0; seed < 4; seed++) {
       struct random_msg r;
-      struct buf b = BUF_INIT;
+      SCOPED(buf_finish) struct buf b = BUF_INIT;
       random_msg_init(&r, type_of(t), seed);
       if (t == MSG_HELLO && r.m.hello.n_reports > 3) r.m.hello.n_reports = 3; /* quadratic below */
       msg_encode(&b, &r.m);
@@ -78,7 +76,6 @@ UNIT_TEST(test_every_truncation_is_refused) {
         if (try_json(type_of(t), f.json, n) == 0) fail_msg("%s cut to %zu bytes", msg_name(type_of(t)), n);
       for (size_t n = 0; n < b.len; n += step)
         assert_int_equal(frame_parse(b.data, n, FRAME_MAX_TO_AGENT, &part, &size, NULL), 0);
-      buf_finish(&b);
       random_msg_finish(&r);
     }
 }
@@ -95,9 +92,8 @@ static void flip(struct buf *b, size_t at, int bit, enum msg_direction direction
   if (rc == 1) rc = msg_decode(&f, direction, &m, &e);
   if (rc < 0) assert_true(e.text[0] != '\0');
   if (rc == 0 && size <= b->len) {
-    struct buf again = BUF_INIT;
+    SCOPED(buf_finish) struct buf again = BUF_INIT;
     msg_encode(&again, &m);
-    buf_finish(&again);
     msg_finish(&m);
   }
   b->data[at] ^= (char)(1 << bit);
@@ -107,7 +103,7 @@ UNIT_TEST(test_every_flipped_bit_is_survived) {
   for (int t = 1; t < MSG_COUNT; t++)
     for (uint64_t seed = 0; seed < 3; seed++) {
       struct random_msg r;
-      struct buf b = BUF_INIT;
+      SCOPED(buf_finish) struct buf b = BUF_INIT;
       random_msg_init(&r, type_of(t), seed);
       if (t == MSG_HELLO && r.m.hello.n_reports > 3) r.m.hello.n_reports = 3;
       msg_encode(&b, &r.m);
@@ -115,14 +111,13 @@ UNIT_TEST(test_every_flipped_bit_is_survived) {
       for (size_t at = 0; at < b.len; at += at < FRAME_HEADER_SIZE ? 1 : step)
         for (int bit = 0; bit<8; bit += b.len> 2000 && at >= FRAME_HEADER_SIZE ? 3 : 1)
           flip(&b, at, bit, msg_direction(type_of(t)));
-      buf_finish(&b);
       random_msg_finish(&r);
     }
 }
 
 UNIT_TEST(test_flipped_lengths_are_refused) {
   struct msg m, back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_REFUSED);
   m.refused.code = 72;
   m.refused.text = "no";
@@ -134,7 +129,6 @@ UNIT_TEST(test_flipped_lengths_are_refused) {
     f = parse(&b);
     assert_int_equal(msg_decode(&f, TO_AGENT, &back, NULL), -EPROTO);
   }
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_types_and_directions) {
@@ -183,7 +177,7 @@ UNIT_TEST(test_another_version_is_decoded_to_its_number) {
 
 UNIT_TEST(test_heartbeats_are_16_bytes) {
   struct msg m, back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_HEARTBEAT_ACK);
   m.id = 77;
   m.flags = FRAME_FLAG_FENCE;
@@ -194,12 +188,11 @@ UNIT_TEST(test_heartbeats_are_16_bytes) {
   assert_int_equal(back.flags, FRAME_FLAG_FENCE);
   assert_null(back.owned);
   msg_finish(&back);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_absent_is_what_init_says) {
   struct msg m, back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_WAITING);
   assert_int_equal(m.waiting.min_nodes, 1); /* nearest to 0 in its bounds */
   msg_init(&m, MSG_HELLO);
@@ -214,7 +207,6 @@ UNIT_TEST(test_absent_is_what_init_says) {
   decode(&b, TO_AGENT, &back);
   assert_true(msg_equal(&m, &back));
   msg_finish(&back);
-  buf_finish(&b);
   struct frame f = {.type = MSG_PROGRESS,
                     .json = "{\"incarnation\":\"a\",\"round\":1,\"loss\":null,\"samples_per_second\":3}"};
   f.json_len = strlen(f.json);
@@ -230,7 +222,7 @@ UNIT_TEST(test_text_is_mended_on_its_way_out) {
   memcpy(text + TEXT_MAX - 1, "\xe2\x82\xac", 3); /* one byte of it would fit */
   text[sizeof(text) - 1] = '\0';
   struct msg m, back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_BYE);
   m.bye.text = text;
   msg_encode(&b, &m);
@@ -250,12 +242,11 @@ UNIT_TEST(test_text_is_mended_on_its_way_out) {
   decode(&b, TO_DAEMON, &back);
   assert_int_equal(strlen(back.bye.text), TEXT_MAX / 3 * 3);
   msg_finish(&back);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_infinite_numbers_are_left_out) {
   struct msg m, back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_PROGRESS);
   m.progress.incarnation = "1-a";
   m.progress.round = 1;
@@ -266,25 +257,23 @@ UNIT_TEST(test_infinite_numbers_are_left_out) {
   assert_true(isnan(back.progress.loss));
   assert_true(back.progress.samples_per_second == 0.1);
   msg_finish(&back);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_msg_bytes) {
   struct random_msg r;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   random_msg_init(&r, MSG_START, 5);
   msg_encode(&b, &r.m);
   struct bytes *bytes = msg_bytes(&r.m);
   assert_int_equal(bytes->len, b.len);
   assert_memory_equal(bytes->data, b.data, b.len);
   bytes_unref(bytes);
-  buf_finish(&b);
   random_msg_finish(&r);
 }
 
 UNIT_TEST(test_encode_appends) {
   struct msg m;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   msg_init(&m, MSG_BYE);
   m.bye.text = "one";
   msg_encode(&b, &m);
@@ -297,7 +286,6 @@ UNIT_TEST(test_encode_appends) {
   assert_int_equal(size, first);
   assert_int_equal(frame_parse(b.data + first, b.len - first, 1000, &f, &size, NULL), 1);
   assert_memory_equal(f.json, "{\"text\":\"second\"}", f.json_len);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_verdict_copies) {

@@ -29,10 +29,9 @@ static int decode_text(const char *json, size_t len, struct err *e) {
 }
 
 static int decode_whole(struct err *e) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   json_print(&b, whole);
   int rc = decode_text(b.data, b.len, e);
-  buf_finish(&b);
   return rc;
 }
 
@@ -65,10 +64,9 @@ static const char *path_put(struct buf *b, const char *fmt, ...) {
 }
 
 static json_t *repeated(size_t n, const char *s) {
-  struct buf text = BUF_INIT;
+  SCOPED(buf_finish) struct buf text = BUF_INIT;
   for (size_t i = 0; i < n; i++) buf_puts(&text, s);
   json_t *v = json_stringn(buf_text(&text), text.len);
-  buf_finish(&text);
   return v;
 }
 
@@ -93,10 +91,9 @@ static void break_type(json_t *object, const struct field *f, const char *path) 
     if (values[i].fits & 1u << f->type) continue;
     if (f->type == FIELD_STR && values[i].json[0] == '"') continue;
     bool item = f->type == FIELD_LIST && values[i].json[0] == '['; /* the item is what is named */
-    struct buf named = BUF_INIT;
+    SCOPED(buf_finish) struct buf named = BUF_INIT;
     with(object, f->name, json_loads(values[i].json, JSON_DECODE_ANY, NULL),
          path_put(&named, "%s%s", path, item ? "[0]" : ""), false);
-    buf_finish(&named);
   }
 }
 
@@ -130,14 +127,13 @@ static void break_list(json_t *object, const struct field *f, const char *path) 
   json_array_append(long_list, json_array_get(list, 0));
   with(object, f->name, long_list, path, false);
   with(object, f->name, json_array(), path, true);
-  struct buf inner = BUF_INIT;
+  SCOPED(buf_finish) struct buf inner = BUF_INIT;
   walk(json_array_get(list, 1), f->object, path_put(&inner, "%s[1]", path));
-  buf_finish(&inner);
 }
 
 static void walk(json_t *object, const struct object *o, const char *path) {
   for (const struct field *f = o->fields; f->name; f++) {
-    struct buf text = BUF_INIT;
+    SCOPED(buf_finish) struct buf text = BUF_INIT;
     const char *here = path_put(&text, "%s.%s", path, f->name);
     if (f->required || f->type != FIELD_OBJ) with(object, f->name, NULL, here, !f->required);
     break_type(object, f, here);
@@ -151,7 +147,6 @@ static void walk(json_t *object, const struct object *o, const char *path) {
     case FIELD_BOOL:
     case FIELD_ENUM: break;
     }
-    buf_finish(&text);
   }
 }
 
@@ -206,11 +201,10 @@ static json_t *full(enum msg_type t) {
     r.m.evidence.collectives = collectives;
     r.m.evidence.n_collectives = 2;
   }
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   bool any = object_put(&b, msg_objects[t], &r.m.hello, false);
   json_t *json = any ? json_parse_object(b.data, b.len, NULL) : json_object();
   assert_non_null(json);
-  buf_finish(&b);
   random_msg_finish(&r);
   return json;
 }
@@ -289,7 +283,7 @@ UNIT_TEST(test_json_that_is_none) {
 
 UNIT_TEST(test_deep_nesting) {
   enum { DEPTH = 30000 };
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_puts(&b, "{\"x\":");
   for (int i = 0; i < DEPTH; i++) buf_putc(&b, '[');
   for (int i = 0; i < DEPTH; i++) buf_putc(&b, ']');
@@ -298,12 +292,11 @@ UNIT_TEST(test_deep_nesting) {
   buf_clear(&b);
   for (int i = 0; i < DEPTH; i++) buf_puts(&b, "{\"x\":");
   refusal(MSG_BYE, b.data, b.len);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_a_word_is_shown_escaped_and_cut) {
   static const char head[] = "{\"incarnation\":\"a\",\"outcome\":\"", tail[] = "\"}";
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_printf(&b, "%s\\u001b[31m\\n%s", head, tail);
   assert_string_equal(refusal(MSG_END, b.data, b.len),
                       "END.outcome is \"\\x1b[31m\\n\", a word that this version does not know");
@@ -312,5 +305,4 @@ UNIT_TEST(test_a_word_is_shown_escaped_and_cut) {
   for (int i = 0; i < 5000; i++) buf_putc(&b, 'x');
   buf_puts(&b, tail);
   assert_true(strlen(refusal(MSG_END, b.data, b.len)) < 120);
-  buf_finish(&b);
 }

@@ -21,7 +21,7 @@ static int take(const struct buf *b, struct slice *found, struct err *e) {
 }
 
 UNIT_TEST(test_the_question) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   munge_ask_put(&b, "MUNGE:AwQF:", 11);
   assert_int_equal(b.len, 8 + 4 + 11);
   assert_memory_equal(b.data, "RDZV\1\0\2\0\13\0\0\0MUNGE:AwQF:", b.len);
@@ -34,18 +34,16 @@ UNIT_TEST(test_the_question) {
   assert_int_equal(munge_ask_find(b.data, b.len, &found), -EPROTO);
   le32_put(b.data + 8, MUNGE_ASK_BODY_MAX + 1);
   assert_int_equal(munge_ask_find(b.data, b.len, &found), -EPROTO);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_an_answer_is_taken_when_it_is_whole) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct slice found = {0};
   put_answer(&b, CHANNEL_MUNGE, 11, "MUNGE:AwQF:");
   for (size_t n = 1; n < b.len; n++) assert_int_equal(munge_ask_take(b.data, n, &found, NULL), 0);
   assert_int_equal(take(&b, &found, NULL), 1);
   assert_int_equal(found.len, 11);
   assert_memory_equal(found.data, "MUNGE:AwQF:", 11);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_refusals_have_a_sentence) {
@@ -63,13 +61,12 @@ UNIT_TEST(test_refusals_have_a_sentence) {
       {CHANNEL_STATUS_COUNT, -EPROTO, NULL, "no rdzvd"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     struct err e = ERR_INIT;
     struct slice found;
     put_answer(&b, cases[i].status, cases[i].body ? (uint32_t)strlen(cases[i].body) : 0, cases[i].body);
     assert_int_equal(take(&b, &found, &e), cases[i].code);
     assert_non_null(strstr(e.text, cases[i].why));
-    buf_finish(&b);
   }
 }
 
@@ -77,10 +74,9 @@ UNIT_TEST(test_bad_lengths_and_other_programs) {
   static const uint32_t lengths[] = {0, MUNGE_ASK_BODY_MAX + 1, UINT32_MAX};
   struct slice found;
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     put_answer(&b, CHANNEL_MUNGE, lengths[i], "MUNGE:");
     assert_int_equal(take(&b, &found, NULL), -EPROTO);
-    buf_finish(&b);
   }
   assert_int_equal(munge_ask_take("H", 1, &found, NULL), -EPROTO);
   assert_int_equal(munge_ask_take("RDZV\2", 5, &found, NULL), -EPROTO);

@@ -74,7 +74,7 @@ static struct channel_ticket *take_ticket(const struct channel *client, const st
 static void check_resumption(const struct channel_vector *v, const struct noise_ephemeral *e,
                              const struct channel *client, const struct channel *daemon) {
   struct channel again = {.secret = NULL}, over = {.secret = NULL};
-  struct buf opening = BUF_INIT, answer = BUF_INIT, wire = BUF_INIT;
+  SCOPED(buf_finish) struct buf opening = BUF_INIT, answer = BUF_INIT, wire = BUF_INIT;
   struct key own, tickets;
   size_t used;
   enum channel_status status;
@@ -95,9 +95,6 @@ static void check_resumption(const struct channel_vector *v, const struct noise_
   secret_free(take_ticket(&again, &over, &tickets, v->next_ticket));
   channel_finish(&again);
   channel_finish(&over);
-  buf_finish(&opening);
-  buf_finish(&answer);
-  buf_finish(&wire);
 }
 
 /* A whole connection as it is on the wire; the answer comes from a daemon whose key is in a file. */
@@ -105,7 +102,7 @@ static void check_channel(const struct channel_vector *v) {
   uint8_t bytes[ROOM], random[ROOM];
   struct channel client = {.secret = NULL}, daemon = {.secret = NULL};
   struct noise_ephemeral r;
-  struct buf opening = BUF_INIT, answer = BUF_INIT, wire = BUF_INIT, got = BUF_INIT;
+  SCOPED(buf_finish) struct buf opening = BUF_INIT, answer = BUF_INIT, wire = BUF_INIT, got = BUF_INIT;
   struct err e = ERR_INIT;
   struct key key;
   size_t used;
@@ -138,10 +135,6 @@ static void check_channel(const struct channel_vector *v) {
   check_resumption(v, &r, &client, &daemon);
   channel_finish(&client);
   channel_finish(&daemon);
-  buf_finish(&opening);
-  buf_finish(&answer);
-  buf_finish(&wire);
-  buf_finish(&got);
 }
 
 UNIT_TEST(test_channels_of_an_independent_client) {

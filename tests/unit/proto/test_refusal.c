@@ -6,10 +6,9 @@
 #include "tests/rig/unit.h"
 
 static void expect(const struct refusal *r, const char *sentence) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   refusal_put(&b, r);
   assert_string_equal(buf_text(&b), sentence);
-  buf_finish(&b);
 }
 
 static const struct endpoint usual = {.host = "gpu1", .port = RDZV_DEFAULT_PORT};

@@ -24,10 +24,9 @@ static struct verdict worker(enum cause cause) {
 }
 
 static void check(const struct verdict *v, const char *expected) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   verdict_sentence(v, &b);
   assert_string_equal(buf_text(&b), expected);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_worker_signal) {
@@ -185,7 +184,7 @@ UNIT_TEST(test_what_a_peer_wrote_is_escaped) {
   struct verdict v = worker(CAUSE_WORKER_EXIT);
   v.host = "no\x1b[31mde\n";
   v.code = 1;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   verdict_sentence(&v, &b);
   for (size_t i = 0; i < b.len; i++) assert_true((unsigned char)b.data[i] >= 0x20);
   buf_clear(&b);
@@ -200,7 +199,6 @@ UNIT_TEST(test_what_a_peer_wrote_is_escaped) {
   assert_non_null(strstr(b.data, "\xc3\xa9..."));
   assert_null(strstr(b.data, "\\x"));
   assert_true(b.len < 500);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_signal_names) {

@@ -6,10 +6,9 @@
 #include "tests/rig/unit.h"
 
 static void check_until(const struct waiting *w, uint64_t later_ms, uint64_t end_ms, const char *want) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   waiting_sentence(w, later_ms, end_ms, &out);
   assert_string_equal(buf_text(&out), want);
-  buf_finish(&out);
 }
 
 static void check(const struct waiting *w, uint64_t later_ms, const char *want) {
@@ -17,10 +16,9 @@ static void check(const struct waiting *w, uint64_t later_ms, const char *want) 
 }
 
 static void check_failed(const struct waiting *w, const char *want) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   waiting_failed(w, &out);
   assert_string_equal(buf_text(&out), want);
-  buf_finish(&out);
 }
 
 static struct waiting base(int64_t here, int64_t min, int64_t max) {
@@ -93,7 +91,7 @@ UNIT_TEST(test_nodes_of_the_last_round_are_lacking) {
                    "more than half of them must agree (with --claim $PWD/claims, or "
                    "another folder that all of them see, these could have gone on without); missing 1: "
                    "gpu003 (lost 41 s ago)");
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   w.hosts = "gpu[001-002]";
   w.lacks = 1;
   waiting_lacked(&w, &out);
@@ -102,7 +100,6 @@ UNIT_TEST(test_nodes_of_the_last_round_are_lacking) {
       "2 of 4 nodes are here (gpu[001-002]); 1 more node of the last round was needed, since more than half of them must "
       "agree (with --claim $PWD/claims, or "
       "another folder that all of them see, these could have gone on without); missing 1: gpu003 (lost 41 s ago)");
-  buf_finish(&out);
   w.text = "the daemon on gpu1 waits";
   check(
       &w, 0,

@@ -12,13 +12,12 @@
 #include "tests/rig/unit.h"
 
 static json_t *read_line(const struct event *e) {
-  struct buf line = BUF_INIT;
+  SCOPED(buf_finish) struct buf line = BUF_INIT;
   struct err err = ERR_INIT;
   event_line(e, &line);
   assert_true(event_line_is_sound(buf_text(&line), line.len));
   json_t *v = json_parse_object(line.data, line.len, &err);
   assert_non_null(v);
-  buf_finish(&line);
   return v;
 }
 
@@ -52,7 +51,7 @@ UNIT_TEST(test_lists) {
 
 UNIT_TEST(test_line) {
   struct event e;
-  struct buf line = BUF_INIT;
+  SCOPED(buf_finish) struct buf line = BUF_INIT;
   event_init(&e, EVENT_ROUND_FAILED, 1700000000123);
   event_text(&e, EVENT_RUN_ID, "j \"1\"");
   event_text(&e, EVENT_DEVICE, ""); /* unknown */
@@ -67,7 +66,6 @@ UNIT_TEST(test_line) {
       buf_text(&line),
       "{\"name\":\"rdzv.round.failed\",\"source\":\"AGENT\",\"timestamp\":1700000000123,\"metadata\":{"
       "\"run_id\":\"j \\\"1\\\"\",\"round\":2,\"global_rank\":3,\"charged\":false,\"message\":\"a\\nb\"}}");
-  buf_finish(&line);
 }
 
 UNIT_TEST(test_numbers) {

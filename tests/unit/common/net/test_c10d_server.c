@@ -13,7 +13,7 @@
 #include "tests/rig/unit.h"
 
 UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
-  struct buf q = BUF_INIT, a = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT;
   buf_append(&q, hello, sizeof(hello));
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 0x1234});
   ask_set(&q, "k", text("value"));
@@ -47,8 +47,6 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   assert_string_equal(buf_text(&lines), "");
   stop();
-  buf_finish(&q);
-  buf_finish(&a);
 }
 
 UNIT_TEST_WITH(test_pipelined, set_up, tear_down) {
@@ -107,13 +105,12 @@ UNIT_TEST_WITH(test_cancel_after_release, set_up, tear_down) {
   ask(&q, (struct c10d_request){.op = C10D_CANCEL_WAIT});
   put_buf(waiter, &q);
   spin();
-  struct buf in = BUF_INIT;
+  SCOPED(buf_finish) struct buf in = BUF_INIT;
   get(waiter, &in);
   if (in.len == 2)
     assert_memory_equal(in.data, "\0\1", 2);
   else
     assert_memory_equal(in.data, "\1", in.len);
-  buf_finish(&in);
   close(waiter);
   close(setter);
   stop();
@@ -184,7 +181,7 @@ UNIT_TEST_WITH(test_half_closed, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   struct slice v = {value, SIZE};
   ask_set(&q, "v", v);
   ask_get(&q, "v");
@@ -200,9 +197,6 @@ UNIT_TEST_WITH(test_half_closed, set_up, tear_down) {
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  buf_finish(&q);
-  buf_finish(&a);
-  buf_finish(&in);
   close(fd);
   stop();
 }

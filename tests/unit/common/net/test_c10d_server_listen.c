@@ -169,7 +169,7 @@ UNIT_TEST_WITH(test_later, set_up, tear_down) {
 UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
   struct door d = {0};
   struct sockaddr_in sa;
-  struct buf add = BUF_INIT;
+  SCOPED(buf_finish) struct buf add = BUF_INIT;
   const struct linger at_once = {.l_onoff = 1};
   const char *const from[] = {"127.0.0.2", "127.0.0.7"}; /* is let in; has to wait */
   start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
@@ -191,7 +191,6 @@ UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   assert_int_equal(c10d_server_accepted(server), 0);
   assert_int_equal(store_count(c10d_server_store(server)), 0);
-  buf_finish(&add);
   stop();
 }
 
@@ -407,7 +406,7 @@ UNIT_TEST_WITH(test_old_client_ends_behind_a_large_request, set_up, tear_down) {
   enum { SIZE = 1 << 20, LAST = 100 };
   start(&(struct c10d_server_config){0});
   char *value = xcalloc(1, SIZE), many[9] = {10, 0, 0, 0, 0, 0, 1};
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = {value, SIZE}});
   buf_append(&q, many, sizeof(many)); /* MULTI_SET of 2^40 keys */
   int fd = connect_unix(NULL, 0);
@@ -423,14 +422,13 @@ UNIT_TEST_WITH(test_old_client_ends_behind_a_large_request, set_up, tear_down) {
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  buf_finish(&q);
   stop();
 }
 
 UNIT_TEST_WITH(test_adopt_silent, set_up, tear_down) {
   int fds[2][2];
   struct err e = ERR_INIT;
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   struct ipaddr peer = ipaddr_parse("127.0.0.1");
   start(&(struct c10d_server_config){.silent_ms = 100});
   pair_tcp(AF_INET, "127.0.0.1", fds[0]);
@@ -447,6 +445,5 @@ UNIT_TEST_WITH(test_adopt_silent, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   assert_true(got(fds[1][1], "", 0));
   close(fds[1][1]);
-  buf_finish(&q);
   stop();
 }

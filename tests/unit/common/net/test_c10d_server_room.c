@@ -17,7 +17,7 @@ UNIT_TEST_WITH(test_large_values, set_up, tear_down) {
   int fd = connect_new();
   char *value = xmalloc(C10D_VALUE_MAX);
   for (size_t i = 0; i < C10D_VALUE_MAX; i++) value[i] = (char)(i * 2654435761u >> 13);
-  struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "big", (struct slice){value, C10D_VALUE_MAX});
   for (int i = 0; i < 3; i++) {
     ask_get(&q, "big");
@@ -30,9 +30,6 @@ UNIT_TEST_WITH(test_large_values, set_up, tear_down) {
   }
   exchange(fd, &in, a.len);
   assert_memory_equal(in.data, a.data, a.len);
-  buf_finish(&q);
-  buf_finish(&a);
-  buf_finish(&in);
   free(value);
   close(fd);
   stop();
@@ -44,7 +41,7 @@ UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new(), other = connect_new();
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   for (int i = 0; i < N; i++) {
     ask_get(&q, "v");
@@ -63,7 +60,7 @@ UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
   ask_add(&q, "n", 0);
   put_buf(other, &q); /* others are served, and see how far it came */
   spin();
-  struct buf n = BUF_INIT;
+  SCOPED(buf_finish) struct buf n = BUF_INIT;
   get(other, &n);
   assert_int_equal(n.len, 8);
   assert_true(le64_get(n.data) < N / 2);
@@ -71,9 +68,6 @@ UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
   exchange(fd, &in, a.len);
   assert_memory_equal(in.data, a.data, a.len);
   wait_ms(1);
-  buf_finish(&n);
-  buf_finish(&a);
-  buf_finish(&in);
   free(value);
   close(fd);
   close(other);
@@ -85,7 +79,7 @@ UNIT_TEST_WITH(test_who_takes_nothing_is_dropped, set_up, tear_down) {
   start(&(struct c10d_server_config){.stall_ms = 100});
   int fd = connect_new();
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask_get(&q, "v");
   for (size_t at = 0; at < q.len;) {
@@ -98,7 +92,6 @@ UNIT_TEST_WITH(test_who_takes_nothing_is_dropped, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   expect_line("store: local socket:0: closed: it does not read");
   free(value);
-  buf_finish(&q);
   close(fd);
   stop();
 }
@@ -108,7 +101,7 @@ UNIT_TEST_WITH(test_buffers_are_bounded_together, set_up, tear_down) {
   start(&(struct c10d_server_config){.max_buffered = 1 << 20});
   int fd[N];
   char *part = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){part, SIZE});
   for (int i = 0; i < N; i++) {
     fd[i] = connect_new();
@@ -121,7 +114,6 @@ UNIT_TEST_WITH(test_buffers_are_bounded_together, set_up, tear_down) {
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(part);
-  buf_finish(&q);
   stop();
 }
 
@@ -130,7 +122,7 @@ UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
   enum { N = 12, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 32 << 20});
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   int fd[N], whole = 0;
   size_t at[N] = {0};
   ask_set(&q, "v", (struct slice){value, SIZE});
@@ -141,10 +133,9 @@ UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
       ssize_t n = at[i] < q.len ? write(fd[i], q.data + at[i], q.len - at[i]) : 0;
       if (n > 0) at[i] += (size_t)n;
       uv_run(&loop, UV_RUN_NOWAIT);
-      struct buf in = BUF_INIT;
+      SCOPED(buf_finish) struct buf in = BUF_INIT;
       assert_false(get(fd[i], &in));
       whole += in.len == 4;
-      buf_finish(&in);
     }
   assert_int_equal(whole, N);
   assert_string_equal(buf_text(&lines), "");
@@ -152,7 +143,6 @@ UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  buf_finish(&q);
   stop();
 }
 
@@ -161,7 +151,7 @@ UNIT_TEST_WITH(test_who_keeps_room_is_dropped, set_up, tear_down) {
   enum { SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 16 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT, in = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
   int idle = connect_new(), busy = connect_new();
@@ -179,8 +169,6 @@ UNIT_TEST_WITH(test_who_keeps_room_is_dropped, set_up, tear_down) {
   close(idle);
   close(busy);
   free(value);
-  buf_finish(&q);
-  buf_finish(&in);
   stop();
 }
 
@@ -190,7 +178,7 @@ UNIT_TEST_WITH(test_large_replies_wait_for_room, set_up, tear_down) {
   enum { N = 20, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 24 << 20});
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT, a = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT;
   int fd[N], other = connect_new();
   ask_set(&q, "v", (struct slice){value, SIZE});
   for (size_t at = 0; at < q.len;) {
@@ -235,8 +223,6 @@ UNIT_TEST_WITH(test_large_replies_wait_for_room, set_up, tear_down) {
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  buf_finish(&q);
-  buf_finish(&a);
   stop();
 }
 
@@ -245,7 +231,7 @@ UNIT_TEST_WITH(test_end_of_who_waits_for_room, set_up, tear_down) {
   enum { N = 8, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 8 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   int fd[N];
   ask_set(&q, "v", (struct slice){value, SIZE});
   for (int i = 0; i < N; i++) {
@@ -267,7 +253,6 @@ UNIT_TEST_WITH(test_end_of_who_waits_for_room, set_up, tear_down) {
   stop();
   for (int i = 0; i < N - 1; i++) close(fd[i]);
   free(value);
-  buf_finish(&q);
 }
 
 /* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their
@@ -276,7 +261,7 @@ UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   enum { N = 20, KEYS = C10D_KEYS_MAX };
   start(&(struct c10d_server_config){0});
   struct slice *keys = xcalloc(KEYS, sizeof(*keys));
-  struct buf q = BUF_INIT;
+  SCOPED(buf_finish) struct buf q = BUF_INIT;
   int fd[N], answered = 0, first = 0;
   bool done[N] = {false};
   ask(&q, (struct c10d_request){.op = C10D_WAIT, .count = KEYS, .keys = keys});
@@ -294,11 +279,10 @@ UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   for (int turns = 0; turns < 2 * N && answered < N; turns++) {
     uv_run(&loop, UV_RUN_NOWAIT);
     for (int i = 0; i < N; i++) {
-      struct buf in = BUF_INIT;
+      SCOPED(buf_finish) struct buf in = BUF_INIT;
       get(fd[i], &in);
       if (in.len && !done[i]) answered++;
       done[i] |= in.len > 0;
-      buf_finish(&in);
     }
     if (turns == 0) first = answered;
   }
@@ -308,6 +292,5 @@ UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   for (int i = 0; i < 1000 && c10d_server_connections(server); i++) uv_run(&loop, UV_RUN_NOWAIT);
   assert_int_equal(c10d_server_connections(server), 0);
   free(keys);
-  buf_finish(&q);
   stop();
 }

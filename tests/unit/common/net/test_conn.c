@@ -19,7 +19,7 @@
 #include "tests/rig/unit.h"
 
 UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "one");
   bye(&b, "");
@@ -41,12 +41,11 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
     spin();
   }
   finish(&s, fd, "native msg:one msg: msg:three closed");
-  buf_finish(&b);
 }
 
 /* The owner has read the first bytes: they count as bytes that were read, wherever they were cut. */
 UNIT_TEST_WITH(test_fed_bytes, set_up, tear_down) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "one");
   bye(&b, "two");
@@ -59,12 +58,11 @@ UNIT_TEST_WITH(test_fed_bytes, set_up, tear_down) {
     assert_null(s.conn.in.data);
     finish(&s, fd, "native msg:one msg:two closed");
   }
-  buf_finish(&b);
 }
 
 /* One message after each pause, whatever comes meanwhile; and the end of the stream after all of them. */
 UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct side s = {.on_msg = PAUSE};
   int fd = serve(&s);
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
@@ -78,10 +76,9 @@ UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   put(fd, b.data, b.len);
   refused(&s, "written meanwhile");
   spin();
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   get(fd, &got);
   assert_true(got.len > 0);
-  buf_finish(&got);
   close(fd);
   spin();
   for (size_t n = 1; n < 3; n++) {
@@ -103,7 +100,6 @@ UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   conn_close_flushed(&closed.conn);
   conn_resume(&closed.conn); /* nothing */
   finish(&closed, fd, "native msg:three closed");
-  buf_finish(&b);
 }
 
 /* How many messages the owner lets pass. */
@@ -117,7 +113,7 @@ static bool may_take(struct conn *c, enum msg_type type) {
 /* A message that waits holds up what is behind it, wherever that was cut, and the end of the connection. */
 UNIT_TEST_WITH(test_messages_that_wait, set_up, tear_down) {
   struct conn_callbacks cb = callbacks;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   cb.may_take = may_take;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "one");
@@ -147,7 +143,6 @@ UNIT_TEST_WITH(test_messages_that_wait, set_up, tear_down) {
     spin();
     finish(&s, -1, "native msg:one msg:two msg:three end:0:closed by the peer closed");
   }
-  buf_finish(&b);
 }
 
 UNIT_TEST_WITH(test_a_connection_that_waits_is_closed, set_up, tear_down) {
@@ -175,7 +170,7 @@ UNIT_TEST_WITH(test_a_connection_that_waits_is_closed, set_up, tear_down) {
 UNIT_TEST_WITH(test_ten_thousand_frames_in_one_write, set_up, tear_down) {
   int fds[2];
   struct side server = {.quiet = true}, client = {.quiet = true};
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   char text[16];
   for (int i = 0; i < 10000; i++) {
     snprintf(text, sizeof(text), "%d", i);
@@ -190,7 +185,6 @@ UNIT_TEST_WITH(test_ten_thousand_frames_in_one_write, set_up, tear_down) {
   assert_int_equal(client.conn.queued, 0);
   finish(&server, -1, "");
   finish(&client, -1, "");
-  buf_finish(&b);
 }
 
 UNIT_TEST_WITH(test_messages_both_ways, set_up, tear_down) {
@@ -275,7 +269,7 @@ static void on_owner_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
 UNIT_TEST_WITH(test_owner_takes_over, set_up, tear_down) {
   struct side s = {.on_foreign = TAKE_OVER};
   int fd = serve(&s);
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   put(fd, "HEAD / x", 8);
   spin();
   assert_int_equal(uv_read_start(&s.conn.stream, on_owner_alloc, on_owner_read), 0);
@@ -290,7 +284,6 @@ UNIT_TEST_WITH(test_owner_takes_over, set_up, tear_down) {
   spin();
   assert_true(s.closed);
   finish(&s, -1, "foreign:HTTP:8 owner:more closed");
-  buf_finish(&b);
 }
 
 UNIT_TEST_WITH(test_close_inside_every_callback, set_up, tear_down) {
@@ -397,7 +390,7 @@ UNIT_TEST_WITH(test_a_failed_write_is_told_from_the_loop, set_up, tear_down) {
 }
 
 UNIT_TEST_WITH(test_limit_is_raised_by_the_owner, set_up, tear_down) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
   bye(&b, "first");
   size_t start = b.len;
@@ -419,14 +412,13 @@ UNIT_TEST_WITH(test_limit_is_raised_by_the_owner, set_up, tear_down) {
            raise ? "native msg:first msg:second closed"
                  : "native msg:first end:-90:a frame of 65553 bytes is longer than the 65536 allowed here closed");
   }
-  buf_finish(&b);
 }
 
 /* The longest frame but for a byte, then that byte with much behind it: on_msg sees that not more was read than one
  * such frame holds. */
 UNIT_TEST_WITH(test_reading_is_bounded, set_up, tear_down) {
   struct side s = {0};
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   bye(&b, "long");
   size_t json = b.len - FRAME_HEADER_SIZE, raw = FRAME_MAX_UNIDENTIFIED - json;
   le32_put(b.data, FRAME_MAX_UNIDENTIFIED);
@@ -445,7 +437,6 @@ UNIT_TEST_WITH(test_reading_is_bounded, set_up, tear_down) {
   assert_int_equal(s.n_msgs, 101);
   buf_clear(&s.log);
   finish(&s, fd, "closed");
-  buf_finish(&b);
 }
 
 /* All that was sent arrives, although the peer's own words were never read, and then the end. */
@@ -453,7 +444,7 @@ UNIT_TEST_WITH(test_flush, set_up, tear_down) {
   enum { N = 30, SIZE = 1024 * 1024 };
   int fds[2];
   struct side s = {0};
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   pair_tcp(AF_INET, "127.0.0.1", fds);
   begin(&s, &callbacks, true, true, fds[0]);
   char *data = xcalloc(1, SIZE);
@@ -475,13 +466,12 @@ UNIT_TEST_WITH(test_flush, set_up, tear_down) {
   uv_run(&loop, UV_RUN_DEFAULT);
   assert_true(s.closed);
   finish(&s, -1, "closed");
-  buf_finish(&got);
 }
 
 /* The peer has closed its direction long ago and still reads: flushing does not take its end for an answer. */
 UNIT_TEST_WITH(test_flush_to_a_half_closed_peer, set_up, tear_down) {
   struct side s = {.on_end = CLOSE_FLUSHED};
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   int fd = serve(&s);
   spin();
   char *data = xcalloc(1, 4 * 1024 * 1024);
@@ -497,7 +487,6 @@ UNIT_TEST_WITH(test_flush_to_a_half_closed_peer, set_up, tear_down) {
   spin();
   assert_true(s.closed); /* both directions are at their end: nothing to wait for */
   finish(&s, fd, "end:0:closed by the peer closed");
-  buf_finish(&got);
 }
 
 UNIT_TEST_WITH(test_flush_has_a_deadline, set_up, tear_down) {

@@ -58,7 +58,7 @@ UNIT_TEST_WITH(test_messages_both_ways, set_up, tear_down) {
 /* Messages of one record, and of records behind it. */
 UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   struct side server = {.on_msg = PAUSE}, client = {0};
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   begin_pair(&server, &keyed, &client, &rig_key);
   spin();
   bye(&b, "one");
@@ -74,7 +74,6 @@ UNIT_TEST_WITH(test_pauses, set_up, tear_down) {
   spin();
   assert_null(server.conn.in.data);
   assert_null(server.conn.wire.data);
-  buf_finish(&b);
   finish(&client, -1, "closed");
   finish(&server, -1, "native msg:one msg:two msg:three msg:four end:0:closed by the peer closed");
 }
@@ -134,13 +133,12 @@ static void record(struct buf *opening, struct channel *client, const struct key
 }
 
 static void take_from_server(struct channel *client, int fd) {
-  struct buf answer = BUF_INIT;
+  SCOPED(buf_finish) struct buf answer = BUF_INIT;
   size_t used;
   enum channel_status status;
   enum channel_source source;
   get(fd, &answer);
   assert_int_equal(channel_take_answer(client, answer.data, answer.len, &used, &status, &source), 1);
-  buf_finish(&answer);
 }
 
 static int serve_keyed(struct side *s) {
@@ -151,17 +149,16 @@ static int serve_keyed(struct side *s) {
 }
 
 static void put_sealed(struct channel *client, struct buf *wire, const char *text) {
-  struct buf frame = BUF_INIT;
+  SCOPED(buf_finish) struct buf frame = BUF_INIT;
   bye(&frame, text);
   channel_seal(client, frame.data, frame.len, wire);
-  buf_finish(&frame);
 }
 
 UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   for (size_t at = 0; at < CHANNEL_OPENING_SIZE + 90; at++) {
     struct side s = {0};
     struct channel client = {.secret = NULL};
-    struct buf out = BUF_INIT;
+    SCOPED(buf_finish) struct buf out = BUF_INIT;
     int fd = serve_keyed(&s);
     record(&out, &client, &rig_key);
     size_t first = at < out.len ? at : out.len;
@@ -181,7 +178,6 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
     spin();
     assert_null(s.conn.wire.data);
     finish(&s, fd, "native msg:one msg:two closed");
-    buf_finish(&out);
     channel_finish(&client);
   }
 }
@@ -189,7 +185,7 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
 UNIT_TEST_WITH(test_one_frame_in_many_records, set_up, tear_down) {
   struct side s = {0};
   struct channel client = {.secret = NULL};
-  struct buf out = BUF_INIT, frame = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT, frame = BUF_INIT;
   int fd = serve_keyed(&s);
   record(&out, &client, &rig_key);
   put(fd, out.data, out.len);
@@ -201,8 +197,6 @@ UNIT_TEST_WITH(test_one_frame_in_many_records, set_up, tear_down) {
   put(fd, out.data, out.len);
   spin();
   finish(&s, fd, "native msg:in pieces closed");
-  buf_finish(&out);
-  buf_finish(&frame);
   channel_finish(&client);
 }
 
@@ -210,7 +204,7 @@ UNIT_TEST_WITH(test_one_frame_in_many_records, set_up, tear_down) {
 UNIT_TEST_WITH(test_a_replayed_connection_is_refused, set_up, tear_down) {
   struct side s = {0}, again = {.on_end = CLOSE_FLUSHED};
   struct channel client = {.secret = NULL};
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   int fd = serve_keyed(&s);
   record(&out, &client, &rig_key);
   put(fd, out.data, out.len);
@@ -224,14 +218,13 @@ UNIT_TEST_WITH(test_a_replayed_connection_is_refused, set_up, tear_down) {
   put(fd, out.data, out.len);
   spin();
   finish(&again, fd, "end:-13:its key is not the key of this daemon closed");
-  buf_finish(&out);
   channel_finish(&client);
 }
 
 UNIT_TEST_WITH(test_a_changed_record_ends_the_connection, set_up, tear_down) {
   struct side s = {0};
   struct channel client = {.secret = NULL};
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   int fd = serve_keyed(&s);
   record(&out, &client, &rig_key);
   put(fd, out.data, out.len);
@@ -244,7 +237,6 @@ UNIT_TEST_WITH(test_a_changed_record_ends_the_connection, set_up, tear_down) {
   put(fd, out.data, out.len);
   spin();
   finish(&s, fd, "native msg:one end:-74:a record was changed on its way, or came twice closed");
-  buf_finish(&out);
   channel_finish(&client);
 }
 
@@ -358,7 +350,7 @@ UNIT_TEST_WITH(test_a_resumed_opening_split_at_every_byte, set_up, tear_down) {
     struct side s = {0};
     struct channel client = {.secret = NULL};
     struct channel_ticket *ticket = get_ticket(&rig_key, time(NULL));
-    struct buf out = BUF_INIT;
+    SCOPED(buf_finish) struct buf out = BUF_INIT;
     int fd = serve_keyed(&s);
     channel_resume(&client, ticket, &out);
     if (at) put(fd, out.data, at);
@@ -372,7 +364,6 @@ UNIT_TEST_WITH(test_a_resumed_opening_split_at_every_byte, set_up, tear_down) {
     spin();
     finish(&s, fd, "native msg:one closed");
     secret_free(ticket);
-    buf_finish(&out);
     channel_finish(&client);
   }
 }
@@ -399,7 +390,7 @@ UNIT_TEST_WITH(test_squatters, set_up, tear_down) {
 UNIT_TEST_WITH(test_a_knock_is_not_sealed, set_up, tear_down) {
   int fds[2];
   struct side client = {.key = &rig_key};
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   pair_unix(fds);
   begin(&client, &callbacks, false, false, fds[0]);
   conn_knock(&client.conn);
@@ -408,7 +399,6 @@ UNIT_TEST_WITH(test_a_knock_is_not_sealed, set_up, tear_down) {
   assert_int_equal(got.len, CHANNEL_OPENING_SIZE + 4);
   assert_memory_equal(got.data + CHANNEL_OPENING_SIZE, "\r\n\r\n", 4);
   finish(&client, fds[1], "closed");
-  buf_finish(&got);
 }
 
 UNIT_TEST_WITH(test_other_kinds, set_up, tear_down) {

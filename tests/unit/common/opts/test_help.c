@@ -90,10 +90,9 @@ static const char golden[] = "usage: demo [options] [-- COMMAND...]\n"
                              "   75  not done: once more\n";
 
 UNIT_TEST(test_golden) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   opts_help(&spec, 72, &out);
   assert_string_equal(buf_text(&out), golden);
-  buf_finish(&out);
 }
 
 static const char golden_short[] = "usage: demo [options] [-- COMMAND...]\n"
@@ -121,10 +120,9 @@ static const char golden_short[] = "usage: demo [options] [-- COMMAND...]\n"
 
 UNIT_TEST(test_short) {
   char program[] = "demo", brief[] = "-qh", whole[] = "--help", *argv[] = {program, brief};
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   opts_help_short(&spec, 72, &out);
   assert_string_equal(buf_text(&out), golden_short);
-  buf_finish(&out);
   assert_true(opts_wants_short_help(&spec, 2, argv));
   argv[1] = whole;
   assert_false(opts_wants_short_help(&spec, 2, argv));
@@ -154,28 +152,25 @@ static void check_lines(const char *text, size_t width) {
 }
 
 UNIT_TEST(test_every_width) {
-  struct buf wide = BUF_INIT;
+  SCOPED(buf_finish) struct buf wide = BUF_INIT;
   opts_help(&spec, 2000, &wide);
   squeeze(wide.data);
   for (int width = -1; width < 160; width++) {
-    struct buf out = BUF_INIT;
+    SCOPED(buf_finish) struct buf out = BUF_INIT;
     opts_help(&spec, width, &out);
     check_lines(buf_text(&out), width < 40 ? 40 : (size_t)width);
     squeeze(out.data);
     assert_string_equal(buf_text(&out), buf_text(&wide));
-    buf_finish(&out);
   }
-  buf_finish(&wide);
 }
 
 UNIT_TEST(test_bare) {
   static const struct opt one[] = {{.name = "help", .type = OPT_FLAG, .help = "Show this text."}, {0}};
   const struct opts_spec bare = {.program = "t", .usage = "t [--help]", .env_prefix = "T_", .table = one};
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   opts_help(&bare, 80, &out);
   assert_string_equal(buf_text(&out), "usage: t [--help]\n\nOptions:\n  --help  Show this text.\n");
   buf_clear(&out);
   opts_help_short(&bare, 80, &out); /* there is nothing to choose */
   assert_string_equal(buf_text(&out), "usage: t [--help]\n\nOptions:\n  --help  Show this text.\n");
-  buf_finish(&out);
 }

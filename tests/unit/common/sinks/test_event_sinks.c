@@ -153,7 +153,7 @@ UNIT_TEST_WITH(test_a_folder_that_comes_late, set_up, tear_down) {
 
 UNIT_TEST_WITH(test_a_full_disk, set_up, tear_down) {
   struct event_sinks *s = open_sinks("/dev/full", NULL, 100);
-  struct buf line = BUF_INIT;
+  SCOPED(buf_finish) struct buf line = BUF_INIT;
   event_sinks_put(s, "", "x", "{}");
   AWAIT(was_said("/dev/full cannot be written: No space left on device"));
   for (int i = 0; i < 60000; i++) buf_putc(&line, 'x');
@@ -161,13 +161,12 @@ UNIT_TEST_WITH(test_a_full_disk, set_up, tear_down) {
   assert_true(was_said("8 MiB of events wait; further ones are dropped"));
   close_sinks(s);
   assert_true(was_said("/dev/full: 141 events were not written"));
-  buf_finish(&line);
 }
 
 /* Then the file says itself how many are missing. */
 UNIT_TEST_WITH(test_dropped_events_are_counted_in_the_file, set_up, tear_down) {
   char path[96];
-  struct buf line = BUF_INIT;
+  SCOPED(buf_finish) struct buf line = BUF_INIT;
   path_of("pipe", path, sizeof path);
   assert_int_equal(mkfifo(path, 0600), 0);
   struct event_sinks *s = open_sinks(path, NULL, 100);
@@ -176,7 +175,7 @@ UNIT_TEST_WITH(test_dropped_events_are_counted_in_the_file, set_up, tear_down) {
   for (int i = 0; i < 88; i++) event_sinks_put(s, "", "x", buf_text(&line)); /* 83 fit */
   int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   assert_true(fd >= 0);
-  struct buf got = BUF_INIT;
+  SCOPED(buf_finish) struct buf got = BUF_INIT;
   char room[65536];
   AWAIT(({
     for (ssize_t n; (n = read(fd, room, sizeof room)) > 0;) buf_append(&got, room, (size_t)n);
@@ -190,8 +189,6 @@ UNIT_TEST_WITH(test_dropped_events_are_counted_in_the_file, set_up, tear_down) {
   assert_int_equal(got.len, 83 * (line.len + 1) + strlen(strstr(buf_text(&got), "{\"name")));
   close_sinks(s);
   close(fd);
-  buf_finish(&got);
-  buf_finish(&line);
 }
 
 UNIT_TEST_WITH(test_a_reader_goes, set_up, tear_down) {
@@ -215,7 +212,7 @@ UNIT_TEST_WITH(test_a_reader_goes, set_up, tear_down) {
 /* A file server that hangs, as a terminal whose output is held: the write does not return, and nobody waits for it. */
 UNIT_TEST_WITH(test_a_write_that_hangs, set_up, tear_down) {
   int fds[2], saved = dup(STDOUT_FILENO);
-  struct buf line = BUF_INIT;
+  SCOPED(buf_finish) struct buf line = BUF_INIT;
   fflush(stdout);
   assert_int_equal(pipe(fds), 0);
   dup2(fds[1], STDOUT_FILENO);
@@ -241,7 +238,6 @@ UNIT_TEST_WITH(test_a_write_that_hangs, set_up, tear_down) {
   uv_timer_stop(&program);
   AWAIT(!uv_loop_alive(&loop));
   event_sinks_destroy(s);
-  buf_finish(&line);
 }
 
 /* The command. ----------------------------------------------------------------------------------------------------- */

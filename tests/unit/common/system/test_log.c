@@ -25,7 +25,7 @@ UNIT_TEST(test_levels) {
       "0 a|1 b|2 c|3 d|",
   };
   for (int level = LOG_ERROR; level <= LOG_DEBUG; level++) {
-    struct buf out = BUF_INIT;
+    SCOPED(buf_finish) struct buf out = BUF_INIT;
     log_init("test", (enum log_level)level);
     log_set_sink(on_line, &out);
     log_error("a");
@@ -33,7 +33,6 @@ UNIT_TEST(test_levels) {
     log_info("c");
     log_debug("d");
     assert_string_equal(buf_text(&out), want[level]);
-    buf_finish(&out);
   }
   log_init("test", LOG_DEBUG);
   assert_int_equal(log_max_level(), LOG_DEBUG);
@@ -41,7 +40,7 @@ UNIT_TEST(test_levels) {
 }
 
 UNIT_TEST(test_one_line) {
-  struct buf out = BUF_INIT;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
   log_init("test", LOG_INFO);
   log_set_sink(on_line, &out);
   errno = EAGAIN;
@@ -52,7 +51,6 @@ UNIT_TEST(test_one_line) {
   log_info("%05000d", 7);
   assert_true(out.len < 4100);
   assert_string_equal(out.data + out.len - 5, "0...|");
-  buf_finish(&out);
   log_set_sink(NULL, NULL);
 }
 

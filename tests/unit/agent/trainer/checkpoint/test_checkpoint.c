@@ -77,11 +77,10 @@ static void count_refused(void *ctx, const char *name, const struct err *why) {
 
 static struct latest find_of(const char *incarnation) {
   struct latest l = {0};
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   l.rc = ckpt_latest(unit_folder, incarnation, &l.m, &l.s, &b, count_refused, &l, NULL, &e);
   if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
-  buf_finish(&b);
   return l;
 }
 
@@ -95,12 +94,11 @@ UNIT_TEST(test_pieces_are_the_bytes) {
     float floats[128];
     struct ckpt_state s = sample(5, (enum compute_opt_kind)k, floats);
     struct ckpt_bytes b;
-    struct buf whole = BUF_INIT;
+    SCOPED(buf_finish) struct buf whole = BUF_INIT;
     ckpt_bytes(&s, &b);
     ckpt_encode(&s, &whole);
     assert_int_equal(b.size, whole.len);
     assert_int_equal(b.crc, ckpt_crc(whole.data, whole.len));
-    buf_finish(&whole);
   }
 }
 
@@ -109,7 +107,7 @@ UNIT_TEST(test_pads_are_not_stored) {
   float floats[128], padded[3][256];
   struct model_tensor v[MODEL_TENSORS_MAX];
   struct ckpt_state s = sample(5, COMPUTE_ADAM, floats);
-  struct buf want = BUF_INIT, have = BUF_INIT;
+  SCOPED(buf_finish) struct buf want = BUF_INIT, have = BUF_INIT;
   size_t flat = 0, n = (size_t)model_shape_params(&s.kind.shape);
   ckpt_encode(&s, &want);
   model_shape_tensors(&s.kind.shape, v, &flat);
@@ -129,15 +127,13 @@ UNIT_TEST(test_pads_are_not_stored) {
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   assert_int_equal(b.crc, ckpt_crc(want.data, want.len));
-  buf_finish(&want);
-  buf_finish(&have);
 }
 
 UNIT_TEST(test_states_come_back) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
     struct ckpt_state in = sample(5, (enum compute_opt_kind)k, floats), out;
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     struct err e = ERR_INIT;
     size_t n = (size_t)model_shape_params(&in.kind.shape);
     ckpt_encode(&in, &b);
@@ -148,12 +144,11 @@ UNIT_TEST(test_states_come_back) {
     assert_memory_equal(out.params, in.params, n * sizeof(float));
     for (int i = 0; i < compute_opt_states(in.kind.optim); i++)
       assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
-    buf_finish(&b);
   }
 }
 
 UNIT_TEST(test_every_cut_and_every_flipped_byte_is_refused) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct ckpt_state s;
   encode(5, COMPUTE_ADAM, &b);
   for (size_t n = 0; n < b.len; n++) {
@@ -167,7 +162,6 @@ UNIT_TEST(test_every_cut_and_every_flipped_byte_is_refused) {
   }
   buf_putc(&b, 0);
   assert_int_equal(ckpt_decode(b.data, b.len, &s, NULL), -EBADMSG);
-  buf_finish(&b);
 }
 
 /* Well-formed headers with impossible values and a correct checksum. */
@@ -190,14 +184,13 @@ UNIT_TEST(test_headers_are_checked_for_sense) {
              {204 + 16, 0x40100000}, /* --lr-decay 4 */
              {288, 3} /* --activation */};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    struct buf b = BUF_INIT;
+    SCOPED(buf_finish) struct buf b = BUF_INIT;
     struct ckpt_state s;
     struct err e = ERR_INIT;
     encode(5, COMPUTE_ADAM, &b);
     le32_put(b.data + bad[i].at, bad[i].value);
     le32_put(b.data + CKPT_HEADER - 4, ckpt_crc(b.data, CKPT_HEADER - 4));
     if (ckpt_decode(b.data, b.len, &s, &e) != -EBADMSG || !e.text[0]) fail_msg("number %zu is taken", i);
-    buf_finish(&b);
   }
 }
 
@@ -252,7 +245,7 @@ UNIT_TEST(test_markers_are_exact) {
                           .size = 12345,
                           .crc = 0xdeadbeef},
                      back;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   ckpt_marker_format(&m, &b);
   assert_true(ckpt_marker_parse(b.data, b.len, &back));
   assert_true(back.origin == 2 && back.source == 9 && !strcmp(back.job, "j"));
@@ -265,7 +258,6 @@ UNIT_TEST(test_markers_are_exact) {
   }
   buf_putc(&b, '\n');
   assert_false(ckpt_marker_parse(b.data, b.len, &back));
-  buf_finish(&b);
 }
 
 FOLDER_TEST(test_the_newest_is_found) {
@@ -366,7 +358,7 @@ FOLDER_TEST(test_what_is_not_a_file_is_passed_over) {
 FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
   struct ckpt_marker m;
   struct ckpt_state s;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   write_one(1, 1, 20);
   write_one(1, 1, 40);
@@ -376,7 +368,6 @@ FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
   assert_int_equal(ckpt_open(unit_folder, &m, &s, &b, NULL, &e), -EINVAL);
   assert_non_null(strstr(e.text, "that of a checkpoint"));
   assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
-  buf_finish(&b);
   free(path);
 }
 

@@ -66,7 +66,7 @@ FOLDER_TEST(test_one_after_the_other) {
   struct ckpt_list l;
   struct ckpt_marker m;
   struct ckpt_state got;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   assert_int_equal(ckpt_list(unit_folder, &l, &e), 0);
   assert_int_equal(l.n, 2);
@@ -74,7 +74,6 @@ FOLDER_TEST(test_one_after_the_other) {
   assert_int_equal(ckpt_latest(unit_folder, NULL, &m, &got, &b, refused, NULL, NULL, &e), 1);
   assert_int_equal(got.step, 20);
   assert_memory_equal(got.params, floats, 40000 * sizeof(float));
-  buf_finish(&b);
 }
 
 /* A checkpoint in progress is finished before the writer ends, even if nobody asked for the result. */
@@ -82,12 +81,11 @@ FOLDER_TEST(test_the_end_waits_for_what_is_being_written) {
   struct ckpt_writer *w = open_writer(unit_folder);
   struct ckpt_marker id = about(5), found;
   struct ckpt_state s = big(5), got;
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   ckpt_writer_begin(w, &id, &s);
   assert_true(ckpt_writer_destroy(w, 20000));
   assert_int_equal(ckpt_latest(unit_folder, NULL, &found, &got, &b, refused, NULL, NULL, &e), 1);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_failures_come_with_their_sentence) {

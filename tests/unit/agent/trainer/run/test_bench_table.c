@@ -115,10 +115,9 @@ UNIT_TEST(test_ranks_and_places_have_values_of_their_own) {
 }
 
 static void check_row(struct bench_result r, int world, const char *want) {
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   bench_print_row(&b, &r, world);
   assert_string_equal(buf_text(&b), want);
-  buf_finish(&b);
 }
 
 UNIT_TEST(test_rows_stand_in_columns) {
@@ -138,7 +137,7 @@ UNIT_TEST(test_rows_stand_in_columns) {
 
 UNIT_TEST(test_head_and_foot_are_comments_with_the_settings) {
   struct bench_opts o = {BENCH_ALLREDUCE, 8, 1024, 2, 20, 5, 1};
-  struct buf b = BUF_INIT;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
   bench_print_head(&b, &o);
   assert_non_null(
       strstr(buf_text(&b), "# minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"));
@@ -152,5 +151,4 @@ UNIT_TEST(test_head_and_foot_are_comments_with_the_settings) {
   bench_print_foot(&b, 3, 0);
   assert_non_null(strstr(buf_text(&b), "# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 0\n"));
   for (const char *p = buf_text(&b); *p; p = strchr(p, '\n') + 1) assert_int_equal(*p, '#');
-  buf_finish(&b);
 }

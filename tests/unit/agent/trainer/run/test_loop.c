@@ -380,12 +380,11 @@ UNIT_TEST_WITH(test_a_checkpoint_behind_a_blocked_step_is_dropped, fresh_dir, un
     assert_int_equal(trainer_discard_queued(&t, &e), 0);
     compute_block_updates(t.c, false);
     assert_int_equal(compute_fill(t.c, model_extra_span(&t.model, MODEL_LOSS, 1), 777, &e), 0);
-    struct buf bytes = BUF_INIT;
+    SCOPED(buf_finish) struct buf bytes = BUF_INIT;
     struct ckpt_state s;
     assert_int_equal(trainer_pack(&t, &bytes, &e), 0);
     assert_int_equal(ckpt_decode(bytes.data, bytes.len, &s, &e), 0);
     assert_true(s.step == t.done.step && s.last_loss == t.loss && t.loss < 777);
-    buf_finish(&bytes);
     trainer_teardown(&t);
   }
 }

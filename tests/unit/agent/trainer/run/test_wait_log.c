@@ -10,12 +10,11 @@
 #include "tests/rig/unit.h"
 
 static void expect_line(void (*line)(const struct wait_state *, struct buf *), struct wait_state s, const char *want) {
-  struct buf text = BUF_INIT;
+  SCOPED(buf_finish) struct buf text = BUF_INIT;
   s.what = "reading x";
   s.every_ms = 10000;
   line(&s, &text);
   assert_string_equal(buf_text(&text), want);
-  buf_finish(&text);
 }
 
 UNIT_TEST(test_sentences) {
