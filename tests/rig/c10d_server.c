@@ -7,8 +7,11 @@
 
 #include <poll.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/system/log.h"
 #include "tests/rig/unit.h"
+
+enum { CLIENTS_MAX = 64 };
 
 struct c10d_server *server;
 struct buf lines;
@@ -27,17 +30,42 @@ void start(const struct c10d_server_config *config) {
   if (c10d_server_create(&loop, &c, &server, &e) < 0) fail_msg("%s", e.text);
 }
 
+static int clients[CLIENTS_MAX];
+static size_t n_clients;
+
+int keep(int fd) {
+  assert_true(n_clients < CLIENTS_MAX);
+  return clients[n_clients++] = fd;
+}
+
+void drop(int fd) {
+  for (size_t i = 0; i < n_clients; i++)
+    if (clients[i] == fd) clients[i] = clients[--n_clients];
+  close(fd);
+}
+
 static void on_closed(void *ctx) {
   *(bool *)ctx = true;
 }
 
-void stop(void) {
+void stop_server(void) {
   bool closed = false;
   c10d_server_close(server, on_closed, &closed);
   spin();
   assert_true(closed);
+  server = NULL;
+}
+
+void stop(void) {
+  if (server) stop_server();
+  while (n_clients) close(clients[--n_clients]);
   buf_finish(&lines);
   log_set_sink(NULL, NULL);
+}
+
+int end_server_test(void **state) {
+  stop();
+  return tear_down(state);
 }
 
 void expect_line(const char *part) {
@@ -49,7 +77,7 @@ int connect_unix(const char *first, size_t len) {
   struct err e = ERR_INIT;
   pair_unix(fds);
   if (c10d_server_adopt(server, fds[0], &(struct ipaddr){0}, 0, first, len, &e) < 0) fail_msg("%s", e.text);
-  return fds[1];
+  return keep(fds[1]);
 }
 
 const char hello[HELLO_SIZE] = {0x00, (char)0xce, (char)0xf7, (char)0x85, 0x3c};
@@ -88,6 +116,14 @@ void ask_add(struct buf *b, const char *key, int64_t delta) {
 void ask_wait(struct buf *b, const char *key) {
   struct slice k = text(key);
   ask(b, (struct c10d_request){.op = C10D_WAIT, .count = 1, .keys = &k});
+}
+
+void push(int fd, const char *data, size_t len) {
+  for (size_t at = 0; at < len;) {
+    ssize_t n = write(fd, data + at, len - at);
+    if (n > 0) at += (size_t)n;
+    uv_run(&loop, UV_RUN_NOWAIT);
+  }
 }
 
 void put_buf(int fd, struct buf *b) {

@@ -12,7 +12,7 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
+SERVER_TEST(test_split_at_every_byte) {
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT;
   buf_append(&q, hello, sizeof(hello));
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 0x1234});
@@ -31,7 +31,7 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
     put(fd, q.data + at, q.len - at);
     spin();
     assert_false(got(fd, a.data, a.len));
-    close(fd);
+    drop(fd);
     stop();
   }
   start(&(struct c10d_server_config){0});
@@ -42,14 +42,13 @@ UNIT_TEST_WITH(test_split_at_every_byte, set_up, tear_down) {
   }
   assert_false(got(fd, a.data, a.len));
   assert_int_equal(c10d_server_connections(server), 1);
-  close(fd);
+  drop(fd);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   assert_string_equal(buf_text(&lines), "");
-  stop();
 }
 
-UNIT_TEST_WITH(test_pipelined, set_up, tear_down) {
+SERVER_TEST(test_pipelined) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -60,12 +59,10 @@ UNIT_TEST_WITH(test_pipelined, set_up, tear_down) {
   put_buf(fd, &q);
   spin();
   assert_false(got_buf(fd, &a));
-  close(fd);
-  stop();
 }
 
 /* Waiters are answered in the order in which they asked, in the turn of the request that releases them. */
-UNIT_TEST_WITH(test_release, set_up, tear_down) {
+SERVER_TEST(test_release) {
   enum { N = 50 };
   start(&(struct c10d_server_config){0});
   int fd[N], setter = connect_new();
@@ -84,16 +81,11 @@ UNIT_TEST_WITH(test_release, set_up, tear_down) {
   struct buf a = BUF_INIT;
   put_string(&a, text("v"));
   assert_false(got_buf(setter, &a));
-  for (int i = 0; i < N; i++) {
-    assert_false(got(fd[i], "", 1));
-    close(fd[i]);
-  }
-  close(setter);
-  stop();
+  for (int i = 0; i < N; i++) assert_false(got(fd[i], "", 1));
 }
 
 /* Who gives up after its release finds the release in front of the answer to its giving up. */
-UNIT_TEST_WITH(test_cancel_after_release, set_up, tear_down) {
+SERVER_TEST(test_cancel_after_release) {
   start(&(struct c10d_server_config){0});
   int waiter = connect_new(), setter = connect_new();
   struct buf q = BUF_INIT;
@@ -111,12 +103,9 @@ UNIT_TEST_WITH(test_cancel_after_release, set_up, tear_down) {
     assert_memory_equal(in.data, "\0\1", 2);
   else
     assert_memory_equal(in.data, "\1", in.len);
-  close(waiter);
-  close(setter);
-  stop();
 }
 
-UNIT_TEST_WITH(test_malformed, set_up, tear_down) {
+SERVER_TEST(test_malformed) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -128,17 +117,15 @@ UNIT_TEST_WITH(test_malformed, set_up, tear_down) {
   assert_true(got_buf(fd, &a)); /* what was right before is answered, then the end */
   expect_line("store: local socket:0: closed: ");
   assert_int_equal(c10d_server_connections(server), 1);
-  close(fd); /* it has seen the end */
+  drop(fd); /* it has seen the end */
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   fd = connect_unix("GET / HTTP/1.1\r\n\r\n", 18);
   spin();
   assert_true(got(fd, "", 0));
-  close(fd);
-  stop();
 }
 
-UNIT_TEST_WITH(test_lingering_has_an_end, set_up, tear_down) {
+SERVER_TEST(test_lingering_has_an_end) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   put(fd, "\x63", 1);
@@ -146,12 +133,10 @@ UNIT_TEST_WITH(test_lingering_has_an_end, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 1);
   wait_ms(C10D_LINGER_MS);
   assert_int_equal(c10d_server_connections(server), 0);
-  close(fd);
-  stop();
 }
 
 /* What was sent before the end is obeyed, even where the end is a reset. */
-UNIT_TEST_WITH(test_last_words, set_up, tear_down) {
+SERVER_TEST(test_last_words) {
   start(&(struct c10d_server_config){0});
   int fds[2];
   struct err e = ERR_INIT;
@@ -171,12 +156,10 @@ UNIT_TEST_WITH(test_last_words, set_up, tear_down) {
   spin();
   put_string(&a, text("last"));
   assert_false(got_buf(fd, &a));
-  close(fd);
-  stop();
 }
 
 /* Asks for much, closes its sending direction, then reads. */
-UNIT_TEST_WITH(test_half_closed, set_up, tear_down) {
+SERVER_TEST(test_half_closed) {
   enum { SIZE = 3000000 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
@@ -186,22 +169,16 @@ UNIT_TEST_WITH(test_half_closed, set_up, tear_down) {
   ask_set(&q, "v", v);
   ask_get(&q, "v");
   put_string(&a, v);
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(fd, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(fd, q.data, q.len);
   shutdown(fd, SHUT_WR);
   spin();
   exchange(fd, &in, a.len);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  close(fd);
-  stop();
 }
 
-UNIT_TEST_WITH(test_close_while_busy, set_up, tear_down) {
+SERVER_TEST(test_close_while_busy) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){0});
   int stalled = connect_new(), waiting = connect_new(), partial = connect_new(), silent = connect_unix(NULL, 0);
@@ -209,48 +186,39 @@ UNIT_TEST_WITH(test_close_while_busy, set_up, tear_down) {
   struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask_get(&q, "v");
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(stalled, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(stalled, q.data, q.len);
   put(partial, q.data, 1000);
   buf_clear(&q);
   ask_wait(&q, "never");
   put_buf(waiting, &q);
   spin();
   assert_int_equal(c10d_server_connections(server), 4);
-  stop();
+  stop_server();
   assert_true(got(waiting, "", 0));
   assert_true(got(silent, "", 0));
   free(value);
-  close(stalled);
-  close(waiting);
-  close(partial);
-  close(silent);
 }
 
 /* Sessions: the daemon's keys of a rendezvous go with their deadline, for which the server sets its timer. */
-UNIT_TEST_WITH(test_session_deadline, set_up, tear_down) {
+SERVER_TEST(test_session_deadline) {
   start(&(struct c10d_server_config){.store = {.session_prefix = "/s.", .session_ttl_ms = 100}});
-  int fd = connect_new(), bystander = connect_new();
+  int fd = connect_new();
+  connect_new();
   struct buf q = BUF_INIT;
   ask_set(&q, "/s.a", text("v"));
   ask_set(&q, "other", text("v"));
   put_buf(fd, &q);
   spin();
   assert_int_equal(store_count(c10d_server_store(server)), 2);
-  close(fd);
+  drop(fd);
   spin();
   assert_int_equal(store_count(c10d_server_store(server)), 2);
   wait_ms(200);
   assert_int_equal(store_count(c10d_server_store(server)), 1);
   assert_int_equal(uv_backend_timeout(&loop), -1);
-  close(bystander);
-  stop();
 }
 
-UNIT_TEST_WITH(test_quota_names_itself, set_up, tear_down) {
+SERVER_TEST(test_quota_names_itself) {
   start(&(struct c10d_server_config){.store = {.max_keys = 2}});
   int fd = connect_new(), other = connect_new();
   struct buf q = BUF_INIT, a = BUF_INIT;
@@ -268,7 +236,4 @@ UNIT_TEST_WITH(test_quota_names_itself, set_up, tear_down) {
   spin();
   put_string(&a, text("2"));
   assert_false(got_buf(other, &a));
-  close(fd);
-  close(other);
-  stop();
 }

@@ -36,7 +36,7 @@ static int connect_from(const char *from, const struct sockaddr_in *to) {
   assert_int_equal(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
   assert_int_equal(connect(fd, (const struct sockaddr *)to, sizeof(*to)), 0);
   set_nonblocking(fd);
-  return fd;
+  return keep(fd);
 }
 
 /* Our descriptor of the server's end. */
@@ -61,7 +61,7 @@ static int option_of(int fd, int level, int option) {
 }
 
 /* They are set on the listening socket only. */
-UNIT_TEST_WITH(test_options_of_accepted_connections, set_up, tear_down) {
+SERVER_TEST(test_options_of_accepted_connections) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
@@ -76,8 +76,6 @@ UNIT_TEST_WITH(test_options_of_accepted_connections, set_up, tear_down) {
   assert_true(option_of(served, IPPROTO_TCP, TCP_USER_TIMEOUT) > C10D_STALL_MS);
   assert_true(fcntl(served, F_GETFD) & FD_CLOEXEC);
   assert_true(fcntl(served, F_GETFL) & O_NONBLOCK);
-  close(fd);
-  stop();
 }
 
 struct door {
@@ -102,7 +100,7 @@ static void note_undecided(void *ctx, const struct c10d_caller *caller, struct e
   err_set(why, -ETIMEDOUT, "node %u has not answered", (unsigned)caller->from.bytes[3]);
 }
 
-UNIT_TEST_WITH(test_at_once, set_up, tear_down) {
+SERVER_TEST(test_at_once) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
@@ -118,14 +116,10 @@ UNIT_TEST_WITH(test_at_once, set_up, tear_down) {
   expect_line("store: 127.0.0.3:");
   expect_line("refused: three is not let in");
   assert_null(strstr(buf_text(&lines), "127.0.0.5")); /* quietly */
-  close(a);
-  close(b);
-  close(c);
-  stop();
 }
 
 /* What it has sent stays in the kernel until it is let in. */
-UNIT_TEST_WITH(test_later, set_up, tear_down) {
+SERVER_TEST(test_later) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .ctx = &d});
@@ -159,14 +153,10 @@ UNIT_TEST_WITH(test_later, set_up, tear_down) {
   expect_line("store: 127.0.0.9:");
   expect_line("refused: it is not ours");
   assert_null(strstr(buf_text(&lines), "nobody"));
-  close(in);
-  close(out);
-  close(quiet);
-  stop();
 }
 
 /* Its owner was found by the numbers of the connection, which another one may have by then. */
-UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
+SERVER_TEST(test_reset_meanwhile) {
   struct door d = {0};
   struct sockaddr_in sa;
   SCOPED(buf_finish) struct buf add = BUF_INIT;
@@ -180,7 +170,7 @@ UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
     int fd = connect_from(from[i], &sa);
     assert_int_equal(send(fd, add.data, add.len, MSG_NOSIGNAL), add.len);
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-    close(fd);
+    drop(fd);
     spin();
   }
   assert_int_equal(d.asked, 2);
@@ -191,10 +181,9 @@ UNIT_TEST_WITH(test_reset_meanwhile, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   assert_int_equal(c10d_server_accepted(server), 0);
   assert_int_equal(store_count(c10d_server_store(server)), 0);
-  stop();
 }
 
-UNIT_TEST_WITH(test_nobody_decides, set_up, tear_down) {
+SERVER_TEST(test_nobody_decides) {
   enum { DECIDE_MS = 100 };
   struct door d = {0};
   struct sockaddr_in sa;
@@ -214,12 +203,10 @@ UNIT_TEST_WITH(test_nobody_decides, set_up, tear_down) {
   assert_int_equal(d.undecided, 1);
   assert_int_equal(c10d_server_callers(server), 0);
   expect_line("refused: node 7 has not answered");
-  close(fd);
-  stop();
 }
 
 /* Callers of a stranger take no place of a client, and have a limit of their own. */
-UNIT_TEST_WITH(test_callers_have_limits, set_up, tear_down) {
+SERVER_TEST(test_callers_have_limits) {
   struct door d = {0};
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.admit = judge, .max_connections = 1, .max_callers = 2, .ctx = &d});
@@ -232,19 +219,16 @@ UNIT_TEST_WITH(test_callers_have_limits, set_up, tear_down) {
   assert_false(got(waiting[1], "", 0));
   assert_true(got(waiting[2], "", 0));
   expect_line("refused: 2 connections wait already to be let in");
-  int client = connect_from("127.0.0.2", &sa);
+  connect_from("127.0.0.2", &sa);
   spin();
   assert_int_equal(c10d_server_connections(server), 1);
   c10d_server_admit(server, 1); /* the place is taken meanwhile */
   spin();
   assert_true(got(waiting[0], "", 0));
   expect_line("refused: there are 1 connections already");
-  for (int i = 0; i < 3; i++) close(waiting[i]);
-  close(client);
-  stop(); /* with one that still waits */
 }
 
-UNIT_TEST_WITH(test_limits, set_up, tear_down) {
+SERVER_TEST(test_limits) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.max_connections = 3, .max_per_address = 2});
   open_listener(&sa);
@@ -260,12 +244,10 @@ UNIT_TEST_WITH(test_limits, set_up, tear_down) {
   assert_true(got(fd[4], "", 0));
   expect_line("refused: there are 2 connections from its address already");
   expect_line("refused: there are 3 connections already");
-  for (int i = 0; i < 5; i++) close(fd[i]);
-  stop();
 }
 
 /* Without descriptors nobody is accepted, nothing spins, and those who wait are taken when there is room again. */
-UNIT_TEST_WITH(test_no_descriptors, set_up, tear_down) {
+SERVER_TEST(test_no_descriptors) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
@@ -291,19 +273,19 @@ UNIT_TEST_WITH(test_no_descriptors, set_up, tear_down) {
     poll(&p, 1, 200);
   }
   assert_true(turns < 10);
-  close(first); /* its end makes room */
+  drop(first); /* its end makes room */
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
   spin();
   assert_int_equal(c10d_server_connections(server), 1);
-  close(second);
+  drop(second);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
-  stop();
 }
 
-UNIT_TEST_WITH(test_silent_is_closed, set_up, tear_down) {
+SERVER_TEST(test_silent_is_closed) {
   start(&(struct c10d_server_config){.silent_ms = 100});
-  int silent = connect_unix(NULL, 0), half = connect_unix(hello, 3), known = connect_new();
+  int silent = connect_unix(NULL, 0), half = connect_unix(hello, 3);
+  connect_new();
   int byte = connect_unix("\3", 1); /* GET as before 2.2, and no more of it */
   spin();
   assert_int_equal(c10d_server_connections(server), 4);
@@ -312,14 +294,9 @@ UNIT_TEST_WITH(test_silent_is_closed, set_up, tear_down) {
   assert_true(got(silent, "", 0));
   assert_true(got(half, "", 0));
   assert_true(got(byte, "", 0));
-  close(byte);
   expect_line("closed: it sent nothing within 100 ms");
   expect_line("closed: it sent no whole request within 100 ms");
   assert_int_equal(uv_backend_timeout(&loop), -1); /* at rest there is no timer */
-  close(silent);
-  close(half);
-  close(known);
-  stop();
 }
 
 static void put_old(int fd) {
@@ -329,7 +306,7 @@ static void put_old(int fd) {
 }
 
 /* 1.13: as many silent ones of an address as it has others, and not longer than they. */
-UNIT_TEST_WITH(test_silent_second, set_up, tear_down) {
+SERVER_TEST(test_silent_second) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){.silent_ms = 100});
   open_listener(&sa);
@@ -343,23 +320,20 @@ UNIT_TEST_WITH(test_silent_second, set_up, tear_down) {
   assert_true(got(third, "", 0));
   assert_true(got(foreign, "", 0));
   assert_int_equal(uv_backend_timeout(&loop), -1);
-  close(first);
+  drop(first);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   assert_true(got(second, "", 0));
-  close(second);
-  close(third);
-  close(foreign);
-  stop();
 }
 
 /* Number 8 deletes in 1.13 and appends in 2.1. */
-UNIT_TEST_WITH(test_companion_tells_the_numbering, set_up, tear_down) {
+SERVER_TEST(test_companion_tells_the_numbering) {
   struct sockaddr_in sa;
   start(&(struct c10d_server_config){0});
   open_listener(&sa);
   struct buf q = BUF_INIT, a = BUF_INIT;
-  int old = connect_from("127.0.0.2", &sa), silent = connect_from("127.0.0.2", &sa);
+  int old = connect_from("127.0.0.2", &sa);
+  connect_from("127.0.0.2", &sa); /* silent */
   int lone = connect_from("127.0.0.3", &sa);
   put_old(old);
   put_old(lone);
@@ -377,32 +351,26 @@ UNIT_TEST_WITH(test_companion_tells_the_numbering, set_up, tear_down) {
   assert_false(got_buf(lone, &a));
   put_old(old);
   spin();
-  int young = connect_from("127.0.0.4", &sa), its_silent = connect_from("127.0.0.4", &sa);
+  int young = connect_from("127.0.0.4", &sa);
+  connect_from("127.0.0.4", &sa);
   put_old(young);
   ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
   put_buf(young, &q);
   wait_ms(50);
   put_number(&a, 1);
   assert_false(got_buf(young, &a));
-  int younger = connect_from("127.0.0.5", &sa), another = connect_from("127.0.0.5", &sa);
+  int younger = connect_from("127.0.0.5", &sa);
+  connect_from("127.0.0.5", &sa);
   ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
   put_buf(younger, &q); /* as its very first words */
   wait_ms(50);
   put_number(&a, 0);
   assert_false(got_buf(younger, &a));
-  close(younger);
-  close(another);
-  close(young);
-  close(its_silent);
-  close(old);
-  close(silent);
-  close(lone);
-  stop();
 }
 
 /* A request of an old client's that came in pieces, and in the piece that completes it something that ends the
  * connection. */
-UNIT_TEST_WITH(test_old_client_ends_behind_a_large_request, set_up, tear_down) {
+SERVER_TEST(test_old_client_ends_behind_a_large_request) {
   enum { SIZE = 1 << 20, LAST = 100 };
   start(&(struct c10d_server_config){0});
   char *value = xcalloc(1, SIZE), many[9] = {10, 0, 0, 0, 0, 0, 1};
@@ -410,22 +378,17 @@ UNIT_TEST_WITH(test_old_client_ends_behind_a_large_request, set_up, tear_down) {
   ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = {value, SIZE}});
   buf_append(&q, many, sizeof(many)); /* MULTI_SET of 2^40 keys */
   int fd = connect_unix(NULL, 0);
-  for (size_t at = 0, n = q.len - LAST; at < n;) {
-    ssize_t sent = write(fd, q.data + at, n - at);
-    if (sent > 0) at += (size_t)sent;
-    spin();
-  }
+  push(fd, q.data, q.len - LAST);
   put(fd, q.data + q.len - LAST, LAST);
   spin();
   expect_line("more than 131072 keys");
-  close(fd);
+  drop(fd);
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  stop();
 }
 
-UNIT_TEST_WITH(test_adopt_silent, set_up, tear_down) {
+SERVER_TEST(test_adopt_silent) {
   int fds[2][2];
   struct err e = ERR_INIT;
   SCOPED(buf_finish) struct buf q = BUF_INIT;
@@ -445,5 +408,4 @@ UNIT_TEST_WITH(test_adopt_silent, set_up, tear_down) {
   assert_int_equal(c10d_server_connections(server), 0);
   assert_true(got(fds[1][1], "", 0));
   close(fds[1][1]);
-  stop();
 }

@@ -12,7 +12,7 @@
 #include "tests/rig/unit.h"
 
 /* A value of the greatest size, many times: through sockets that hold far less. */
-UNIT_TEST_WITH(test_large_values, set_up, tear_down) {
+SERVER_TEST(test_large_values) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
   char *value = xmalloc(C10D_VALUE_MAX);
@@ -23,20 +23,14 @@ UNIT_TEST_WITH(test_large_values, set_up, tear_down) {
     ask_get(&q, "big");
     put_string(&a, (struct slice){value, C10D_VALUE_MAX});
   }
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(fd, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(fd, q.data, q.len);
   exchange(fd, &in, a.len);
   assert_memory_equal(in.data, a.data, a.len);
   free(value);
-  close(fd);
-  stop();
 }
 
 /* It asks for much and reads nothing: no more requests are taken; when it reads at last, everything comes, in order. */
-UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
+SERVER_TEST(test_slow_reader) {
   enum { SIZE = 100000, N = 400 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new(), other = connect_new();
@@ -49,11 +43,7 @@ UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
     put_string(&a, (struct slice){value, SIZE});
     put_number(&a, i + 1);
   }
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(fd, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(fd, q.data, q.len);
   spin();
   ask_add(&q, "n", 0);
   buf_clear(&q);
@@ -69,12 +59,9 @@ UNIT_TEST_WITH(test_slow_reader, set_up, tear_down) {
   assert_memory_equal(in.data, a.data, a.len);
   wait_ms(1);
   free(value);
-  close(fd);
-  close(other);
-  stop();
 }
 
-UNIT_TEST_WITH(test_who_takes_nothing_is_dropped, set_up, tear_down) {
+SERVER_TEST(test_who_takes_nothing_is_dropped) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){.stall_ms = 100});
   int fd = connect_new();
@@ -82,21 +69,15 @@ UNIT_TEST_WITH(test_who_takes_nothing_is_dropped, set_up, tear_down) {
   SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask_get(&q, "v");
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(fd, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(fd, q.data, q.len);
   assert_int_equal(c10d_server_connections(server), 1);
   wait_ms(250);
   assert_int_equal(c10d_server_connections(server), 0);
   expect_line("store: local socket:0: closed: it does not read");
   free(value);
-  close(fd);
-  stop();
 }
 
-UNIT_TEST_WITH(test_buffers_are_bounded_together, set_up, tear_down) {
+SERVER_TEST(test_buffers_are_bounded_together) {
   enum { N = 20, SIZE = 60000 };
   start(&(struct c10d_server_config){.max_buffered = 1 << 20});
   int fd[N];
@@ -110,15 +91,14 @@ UNIT_TEST_WITH(test_buffers_are_bounded_together, set_up, tear_down) {
   }
   expect_line("exceed 1 MiB");
   assert_in_range(c10d_server_connections(server), 1, N);
-  for (int i = 0; i < N; i++) close(fd[i]);
+  for (int i = 0; i < N; i++) drop(fd[i]);
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(part);
-  stop();
 }
 
 /* Each of them has sent half of something large: they become whole, some after the others. */
-UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
+SERVER_TEST(test_large_requests_wait_for_room) {
   enum { N = 12, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 32 << 20});
   char *value = xcalloc(1, SIZE);
@@ -139,15 +119,14 @@ UNIT_TEST_WITH(test_large_requests_wait_for_room, set_up, tear_down) {
     }
   assert_int_equal(whole, N);
   assert_string_equal(buf_text(&lines), "");
-  for (int i = 0; i < N; i++) close(fd[i]);
+  for (int i = 0; i < N; i++) drop(fd[i]);
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  stop();
 }
 
 /* Who was granted room and says no more loses it to who wants it, and only then. */
-UNIT_TEST_WITH(test_who_keeps_room_is_dropped, set_up, tear_down) {
+SERVER_TEST(test_who_keeps_room_is_dropped) {
   enum { SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 16 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
@@ -158,34 +137,23 @@ UNIT_TEST_WITH(test_who_keeps_room_is_dropped, set_up, tear_down) {
   put(idle, q.data, 1000);
   wait_ms(250);
   assert_string_equal(buf_text(&lines), "");
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(busy, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(busy, q.data, q.len);
   exchange(busy, &in, 4);
   expect_line("closed: its request of");
   assert_int_equal(c10d_server_connections(server), 1);
-  close(idle);
-  close(busy);
   free(value);
-  stop();
 }
 
 /* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things
  * are answered meanwhile. */
-UNIT_TEST_WITH(test_large_replies_wait_for_room, set_up, tear_down) {
+SERVER_TEST(test_large_replies_wait_for_room) {
   enum { N = 20, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 24 << 20});
   char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT;
   int fd[N], other = connect_new();
   ask_set(&q, "v", (struct slice){value, SIZE});
-  for (size_t at = 0; at < q.len;) {
-    ssize_t n = write(other, q.data + at, q.len - at);
-    if (n > 0) at += (size_t)n;
-    uv_run(&loop, UV_RUN_NOWAIT);
-  }
+  push(other, q.data, q.len);
   for (int i = 0; i < N; i++) {
     fd[i] = connect_new();
     buf_clear(&q);
@@ -216,18 +184,17 @@ UNIT_TEST_WITH(test_large_replies_wait_for_room, set_up, tear_down) {
   for (int i = 0; i < N; i++) {
     assert_int_equal(le64_get(in[i].data), SIZE);
     buf_finish(&in[i]);
-    close(fd[i]);
+    drop(fd[i]);
   }
   assert_string_equal(buf_text(&lines), "");
-  close(other);
+  drop(other);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
   free(value);
-  stop();
 }
 
 /* Who waits for room may go, and the server may. */
-UNIT_TEST_WITH(test_end_of_who_waits_for_room, set_up, tear_down) {
+SERVER_TEST(test_end_of_who_waits_for_room) {
   enum { N = 8, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 8 << 20, .stall_ms = 100});
   char *value = xcalloc(1, SIZE);
@@ -236,28 +203,22 @@ UNIT_TEST_WITH(test_end_of_who_waits_for_room, set_up, tear_down) {
   ask_set(&q, "v", (struct slice){value, SIZE});
   for (int i = 0; i < N; i++) {
     fd[i] = connect_new();
-    for (size_t at = 0; i == 0 && at < q.len;) {
-      ssize_t n = write(fd[0], q.data + at, q.len - at);
-      if (n > 0) at += (size_t)n;
-      uv_run(&loop, UV_RUN_NOWAIT);
-    }
+    if (i == 0) push(fd[0], q.data, q.len);
     buf_clear(&q);
     ask_get(&q, "v");
     put(fd[i], q.data, q.len);
     spin();
   }
-  close(fd[N - 1]);
+  drop(fd[N - 1]);
   wait_ms(250); /* nobody reads: those who were answered are dropped, and make room for the next */
   expect_line("closed: it does not read");
   assert_in_range(c10d_server_connections(server), 1, N - 2);
-  stop();
-  for (int i = 0; i < N - 1; i++) close(fd[i]);
   free(value);
 }
 
 /* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their
  * turns in the end. */
-UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
+SERVER_TEST(test_no_turn_of_the_loop_is_long) {
   enum { N = 20, KEYS = C10D_KEYS_MAX };
   start(&(struct c10d_server_config){0});
   struct slice *keys = xcalloc(KEYS, sizeof(*keys));
@@ -268,11 +229,7 @@ UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
   for (int i = 0; i < N; i++) {
     fd[i] = connect_new();
-    for (size_t at = 0, n = q.len - 9; at < n;) {
-      ssize_t sent = write(fd[i], q.data + at, n - at);
-      if (sent > 0) at += (size_t)sent;
-      uv_run(&loop, UV_RUN_NOWAIT);
-    }
+    push(fd[i], q.data, q.len - 9);
     spin();
   }
   for (int i = 0; i < N; i++) put(fd[i], q.data + q.len - 9, 9);
@@ -288,9 +245,8 @@ UNIT_TEST_WITH(test_no_turn_of_the_loop_is_long, set_up, tear_down) {
   }
   assert_int_equal(answered, N);
   assert_in_range(first, 1, N / 2);
-  for (int i = 0; i < N; i++) close(fd[i]);
+  for (int i = 0; i < N; i++) drop(fd[i]);
   for (int i = 0; i < 1000 && c10d_server_connections(server); i++) uv_run(&loop, UV_RUN_NOWAIT);
   assert_int_equal(c10d_server_connections(server), 0);
   free(keys);
-  stop();
 }
