@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* host:port as people write it, and numeric addresses that can be compared.
  *
- * No name is looked up here, and the C library's parsers are not used: inet_pton needs socket headers, and getaddrinfo
- * blocks. Numbers are read as strictly as inet_pton reads them; a test compares the two.
+ * No name is looked up here, since getaddrinfo blocks. inet_pton reads numbers.
  *
  * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without one. The rule: brackets hold an
  * IPv6 address, and a port may follow. Without brackets one colon separates host and port, and two or more make the
@@ -15,6 +14,7 @@
 
 #include "common/endpoint.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,64 +26,8 @@
 
 enum { SCOPE_MAX = 15 }; /* IFNAMSIZ - 1 */
 
-static int hex_value(char c) {
-  if (ascii_is_digit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 static bool is_name_char(char c) {
-  return hex_value(c) >= 0 || (c >= 'g' && c <= 'z') || (c >= 'G' && c <= 'Z') || c == '-' || c == '_';
-}
-
-/* Four numbers 0..255 without leading zeros, to the end of s[0..n). */
-static bool parse_v4(const char *s, size_t n, uint8_t out[4]) {
-  size_t i = 0;
-  for (int part = 0; part < 4; part++) {
-    if (part > 0 && (i >= n || s[i++] != '.')) return false;
-    size_t begin = i;
-    unsigned v = 0;
-    while (i < n && ascii_is_digit(s[i]) && i - begin < 3) v = v * 10 + (unsigned)(s[i++] - '0');
-    if (i == begin || v > 255 || (i - begin > 1 && s[begin] == '0')) return false;
-    out[part] = (uint8_t)v;
-  }
-  return i == n;
-}
-
-/* Groups of up to four hex digits. One "::" stands for missing zeros. The last two groups may be an IPv4 address.
- * Groups are collected first; those behind the "::" are then moved to the end. */
-static bool parse_v6(const char *s, size_t n, uint8_t out[16]) {
-  size_t used = 0, gap = SIZE_MAX, i = 0;
-  memset(out, 0, 16);
-  if (n >= 2 && s[0] == ':' && s[1] == ':') {
-    gap = 0;
-    i = 2;
-  }
-  while (i < n) {
-    size_t begin = i;
-    unsigned v = 0;
-    while (i < n && hex_value(s[i]) >= 0 && i - begin < 4) v = v << 4 | (unsigned)hex_value(s[i++]);
-    if (i < n && s[i] == '.' && used <= 12 && parse_v4(s + begin, n - begin, out + used)) {
-      used += 4;
-      break;
-    }
-    if (i == begin || used > 14) return false;
-    out[used++] = (uint8_t)(v >> 8);
-    out[used++] = (uint8_t)v;
-    if (i == n) break;
-    if (s[i++] != ':' || i == n) return false;
-    if (s[i] == ':') {
-      if (gap != SIZE_MAX) return false;
-      gap = used;
-      i++;
-    }
-  }
-  if (gap == SIZE_MAX) return used == 16;
-  if (used > 14) return false;
-  memmove(out + 16 - (used - gap), out + gap, used - gap);
-  memset(out + gap, 0, 16 - used);
-  return true;
+  return ascii_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
 }
 
 static bool is_scope(const char *s) {
@@ -94,22 +38,18 @@ static bool is_scope(const char *s) {
 }
 
 struct ipaddr ipaddr_parse(const char *text) {
-  static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
-  struct ipaddr a = {0};
-  if (parse_v4(text, strlen(text), a.bytes)) {
-    a.family = 4;
-    return a;
-  }
-  const char *scope = strchr(text, '%');
-  size_t n = scope ? (size_t)(scope - text) : strlen(text);
-  if ((scope && !is_scope(scope + 1)) || !parse_v6(text, n, a.bytes)) return (struct ipaddr){0};
+  static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
+  struct ipaddr a = {.family = 4}, v4 = a;
+  char address[INET6_ADDRSTRLEN];
+  size_t n = strcspn(text, "%");
+  if (inet_pton(AF_INET, text, a.bytes) == 1) return a;
+  if (n >= sizeof(address) || (text[n] && !is_scope(text + n + 1))) return (struct ipaddr){0};
+  memcpy(address, text, n);
+  address[n] = '\0';
+  if (inet_pton(AF_INET6, address, a.bytes) != 1) return (struct ipaddr){0};
   a.family = 6;
-  if (memcmp(a.bytes, mapped, sizeof(mapped)) == 0) {
-    struct ipaddr v4 = {.family = 4};
-    memcpy(v4.bytes, a.bytes + 12, 4);
-    return v4;
-  }
-  return a;
+  memcpy(v4.bytes, a.bytes + 12, 4);
+  return memcmp(a.bytes, mapped, sizeof(mapped)) == 0 ? v4 : a;
 }
 
 int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b) {
