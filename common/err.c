@@ -70,13 +70,6 @@ static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
   return ERR_TEXT_MAX - 1; /* full, even where the cut fell earlier: nothing more is shown */
 }
 
-__attribute__((format(printf, 3, 0))) static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len, const char *fmt,
-                                                               va_list ap) {
-  char part[ERR_TEXT_MAX + 1]; /* one more than fits, so that append() sees that text was cut */
-  vsnprintf(part, sizeof(part), fmt, ap);
-  return append(text, len, part);
-}
-
 /* `text` is not e->text: an escape is longer than what it stands for. */
 static void store(struct err *e, int code, const char text[ERR_TEXT_MAX]) {
   size_t n = strlen(text), len = 0;
@@ -93,41 +86,40 @@ static void store(struct err *e, int code, const char text[ERR_TEXT_MAX]) {
 #undef err_set /* err.h: for the analyzer only */
 #undef err_sys
 
+/* tail: behind a colon; NULL: none. */
+__attribute__((format(printf, 4, 0))) static int set(struct err *e, int code, const char *tail, const char *fmt,
+                                                     va_list ap) {
+  char text[ERR_TEXT_MAX] = "", part[ERR_TEXT_MAX + 1]; /* one more than fits: append sees that text was cut */
+  vsnprintf(part, sizeof(part), fmt, ap);
+  size_t len = append(text, 0, part);
+  if (tail) append(text, append(text, len, ": "), tail);
+  store(e, code, text);
+  return code;
+}
+
 int err_set(struct err *e, int code, const char *fmt, ...) {
-  if (!e) return code;
-  char text[ERR_TEXT_MAX] = "";
   va_list ap;
   va_start(ap, fmt);
-  append_fmt(text, 0, fmt, ap);
+  if (e) set(e, code, NULL, fmt, ap);
   va_end(ap);
-  store(e, code, text);
   return code;
 }
 
 int err_sys(struct err *e, int code, const char *fmt, ...) {
-  if (!e) return code;
-  char text[ERR_TEXT_MAX] = "";
   va_list ap;
   va_start(ap, fmt);
-  size_t len = append_fmt(text, 0, fmt, ap);
+  if (e) set(e, code, code_text(code), fmt, ap);
   va_end(ap);
-  len = append(text, len, ": ");
-  append(text, len, code_text(code));
-  store(e, code, text);
   return code;
 }
 
 int err_wrap(struct err *e, const char *fmt, ...) {
-  if (!e) return -EINVAL;
-  char text[ERR_TEXT_MAX] = "";
+  int code = e && e->code ? e->code : -EINVAL;
   va_list ap;
   va_start(ap, fmt);
-  size_t len = append_fmt(text, 0, fmt, ap);
+  if (e) set(e, code, e->text, fmt, ap);
   va_end(ap);
-  len = append(text, len, ": ");
-  append(text, len, e->text);
-  store(e, e->code ? e->code : -EINVAL, text);
-  return e->code;
+  return code;
 }
 
 /* Limits of the machine. ------------------------------------------------------------------------------------------- */

@@ -15,8 +15,9 @@
 #include "common/hostlist.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/ascii.h"
@@ -66,19 +67,6 @@ static int read_number(const struct expansion *x, const char **p, uint32_t *v, s
   return 0;
 }
 
-static int put_number(struct expansion *x, size_t *len, uint32_t v, size_t width) {
-  char digits[HOSTLIST_DIGITS_MAX + 1];
-  size_t n = 0;
-  int rc = 0;
-  do {
-    digits[n++] = (char)('0' + v % 10);
-    v /= 10;
-  } while (v);
-  for (; rc == 0 && width > n; width--) rc = put_char(x, len, '0');
-  while (rc == 0 && n > 0) rc = put_char(x, len, digits[--n]);
-  return rc;
-}
-
 static int expand_name(struct expansion *x, const char *p, size_t len, int brackets);
 
 /* p is behind the bracket. The text behind the closing one is expanded for each number. */
@@ -99,8 +87,10 @@ static int expand_bracket(struct expansion *x, const char *p, size_t len, int br
     if (high < low) return refuse(x, -EINVAL, "a range goes down");
     if (p != end && *p != ',') return refuse(x, -EINVAL, "brackets hold numbers and ranges, as in [1-4,7]");
     for (uint32_t v = low; rc == 0 && v <= high; v++) {
+      char digits[HOSTLIST_DIGITS_MAX + 2];
       size_t n = len;
-      rc = put_number(x, &n, v, width);
+      snprintf(digits, sizeof(digits), "%0*" PRIu32, (int)width, v);
+      for (const char *d = digits; rc == 0 && *d; d++) rc = put_char(x, &n, *d);
       if (rc == 0) rc = expand_name(x, end + 1, n, brackets + 1);
     }
     if (rc || p++ == end) return rc;
@@ -126,18 +116,13 @@ static int expand_name(struct expansion *x, const char *p, size_t len, int brack
   return 0;
 }
 
-/* The comma behind a name, or the end. A comma in brackets does not count. */
-static const char *end_of_name(const char *p) {
-  for (bool inside = false; *p && (inside || *p != ','); p++) inside = *p == '[' || (inside && *p != ']');
-  return p;
-}
-
 int hostlist_expand(const char *text, struct buf *names, size_t *n, struct err *e) {
   struct expansion x = {.text = text, .names = names, .begin = names->len, .e = e};
   int rc = 0;
   for (const char *p = text; rc == 0; p++) {
     rc = expand_name(&x, p, 0, 0);
-    p = end_of_name(p);
+    /* To the comma behind the name. A comma in brackets does not count. */
+    for (bool inside = false; *p && (inside || *p != ','); p++) inside = *p == '[' || (inside && *p != ']');
     if (!*p) break;
   }
   if (rc) cut_to(names, x.begin);
@@ -168,15 +153,10 @@ static void split_name(struct split *s, const char *name) {
   for (size_t i = begin; i < end; i++) s->v = s->v * 10 + (uint32_t)(name[i] - '0');
 }
 
-static int compare_prefix(const struct split *a, const struct split *b) {
-  size_t n = a->prefix < b->prefix ? a->prefix : b->prefix;
-  int c = memcmp(a->name, b->name, n);
-  return c ? c : (a->prefix > b->prefix) - (a->prefix < b->prefix);
-}
-
 /* Names that differ only in the number. */
 static int compare_kind(const struct split *a, const struct split *b) {
-  int c = compare_prefix(a, b);
+  int c = memcmp(a->name, b->name, a->prefix < b->prefix ? a->prefix : b->prefix);
+  if (!c) c = (a->prefix > b->prefix) - (a->prefix < b->prefix);
   if (!c) c = strcmp(a->name + a->suffix, b->name + b->suffix);
   return c ? c : (a->digits > 0) - (b->digits > 0);
 }
@@ -188,15 +168,9 @@ static int compare_split(const void *pa, const void *pb) {
   return c ? c : (a->digits > b->digits) - (a->digits < b->digits);
 }
 
-static size_t count_digits(uint32_t v) {
-  size_t n = 1;
-  for (; v >= 10; v /= 10) n++;
-  return n;
-}
-
 /* b follows a in a range that begins with `low`. */
 static bool follows(const struct split *low, const struct split *a, const struct split *b) {
-  size_t natural = count_digits(b->v);
+  size_t natural = (size_t)snprintf(NULL, 0, "%" PRIu32, b->v);
   return b->v == a->v + 1 && b->digits == (natural > low->digits ? natural : low->digits);
 }
 

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/system/file.h"
 
 enum {
   TABLE_LINES_MAX = 65536,
@@ -80,17 +81,6 @@ static bool holds_one(int proc_fd, const char *pid, const struct inodes *wanted,
   return found;
 }
 
-static void read_name(pid_t pid, char *name, size_t size) {
-  char path[64];
-  snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-  name[0] = '\0';
-  FILE *f = fopen(path, "re");
-  if (!f) return;
-  if (!fgets(name, (int)size, f)) name[0] = '\0';
-  fclose(f);
-  name[strcspn(name, "\n")] = '\0';
-}
-
 static bool is_of(int proc_fd, const char *pid, int64_t uid) {
   struct stat st;
   return uid < 0 || (fstatat(proc_fd, pid, &st, AT_SYMLINK_NOFOLLOW) == 0 && (int64_t)st.st_uid == uid);
@@ -108,8 +98,12 @@ static bool find_process(const struct inodes *wanted, int64_t uid, int budget, s
     if (found) h->pid = (pid_t)strtol(entry->d_name, NULL, 10);
   }
   closedir(proc);
-  if (found) read_name(h->pid, h->name, sizeof(h->name));
-  return found;
+  if (!found) return false;
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/comm", (int)h->pid);
+  file_read_text(path, h->name, sizeof(h->name));
+  h->name[strcspn(h->name, "\n")] = '\0';
+  return true;
 }
 
 bool port_holder_find(uint16_t port, struct port_holder *h) {
