@@ -158,22 +158,6 @@ static void put_int(struct buf *out, int64_t v) {
   buf_append(out, at, (size_t)(text + sizeof(text) - at));
 }
 
-static void put_item(struct buf *out, const struct object *o, const void *at, bool sparse) {
-  if (!object_put(out, o, at, sparse)) buf_puts(out, "{}");
-}
-
-static void put_list(struct buf *out, const struct field *f, const void *at, bool sparse) {
-  size_t n;
-  const char *items = list_of(f, at, &n);
-  assert(n <= (size_t)f->max);
-  buf_putc(out, '[');
-  for (size_t i = 0; i < n; i++) {
-    if (i) buf_putc(out, ',');
-    put_item(out, f->object, items + i * f->object->size, sparse);
-  }
-  buf_putc(out, ']');
-}
-
 bool object_put(struct buf *out, const struct object *o, const void *at, bool sparse) {
   char before = '{';
   for (const struct field *f = o->fields; f->name; f++) {
@@ -202,8 +186,20 @@ bool object_put(struct buf *out, const struct object *o, const void *at, bool sp
       assert(enum_of(f, at) >= 0 && enum_of(f, at) < f->words->count);
       put_string(out, f->words->word[enum_of(f, at)], SIZE_MAX);
       break;
-    case FIELD_OBJ: put_item(out, f->object, p, sparse); break;
-    case FIELD_LIST: put_list(out, f, at, sparse); break;
+    case FIELD_OBJ:
+      if (!object_put(out, f->object, p, sparse)) buf_puts(out, "{}");
+      break;
+    case FIELD_LIST: {
+      size_t n;
+      const char *items = list_of(f, at, &n);
+      assert(n <= (size_t)f->max);
+      for (size_t i = 0; i < n; i++) {
+        buf_putc(out, i ? ',' : '[');
+        if (!object_put(out, f->object, items + i * f->object->size, sparse)) buf_puts(out, "{}");
+      }
+      buf_puts(out, n ? "]" : "[]");
+      break;
+    }
     }
   }
   if (before == '{') return false;
@@ -256,71 +252,60 @@ static const char *kind_of(const json_t *v) {
   return "something else";
 }
 
-static int get_int(const struct path *path, const struct field *f, const json_t *v, int64_t *to, struct err *e) {
-  if (!json_is_integer(v)) return refuse(e, path, "must be an integer, not %s", kind_of(v));
-  int64_t i = json_integer_value(v);
-  if (i < f->min || i > f->max)
-    return refuse(e, path, "is %" PRId64 ", which is not within %" PRId64 " to %" PRId64, i, f->min, f->max);
-  *to = i;
-  return 0;
-}
-
-static int get_str(const struct path *path, const struct field *f, const json_t *v, const char **to, struct err *e) {
-  if (!json_is_string(v)) return refuse(e, path, "must be a string, not %s", kind_of(v));
-  const char *s = json_string_value(v);
-  size_t n = json_string_length(v);
-  if (n > (size_t)f->max) return refuse(e, path, "is %zu bytes long, more than the %" PRId64 " allowed", n, f->max);
-  if (n == 0 && f->required) return refuse(e, path, "is empty");
-  if (f->type == FIELD_HEX && strspn(s, "0123456789abcdef-") != n)
-    return refuse(e, path, "holds other characters than 0-9, a-f and -");
-  *to = s;
-  return 0;
-}
-
-static int get_enum(const struct path *path, const struct field *f, const json_t *v, void *to, struct err *e) {
-  if (!json_is_string(v)) return refuse(e, path, "must be a string, not %s", kind_of(v));
-  for (int i = 0; i < f->words->count; i++) {
-    if (strcmp(json_string_value(v), f->words->word[i]) != 0) continue;
-    memcpy(to, &i, sizeof(i));
-    return 0;
-  }
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, json_string_value(v), json_string_length(v), SHOWN_MAX);
-  int rc = refuse(e, path, "is \"%s\", a word that this version does not know", buf_text(&shown));
-  buf_finish(&shown);
-  return rc;
-}
-
 static int get_object(const struct path *path, const struct object *o, const json_t *json, void *at, struct err *e);
-
-static int get_list(const struct path *path, const struct field *f, const json_t *v, void *at, struct err *e) {
-  if (!json_is_array(v)) return refuse(e, path, "must be a list, not %s", kind_of(v));
-  size_t n = json_array_size(v);
-  if (n > (size_t)f->max) return refuse(e, path, "has %zu items, more than the %" PRId64 " allowed", n, f->max);
-  if (n == 0) return 0;
-  char *items = xcalloc(n, f->object->size);
-  memcpy(member(at, f->offset), &items, sizeof(items));
-  *(size_t *)member(at, f->n_offset) = n;
-  for (size_t i = 0; i < n; i++) object_init(f->object, items + i * f->object->size);
-  for (size_t i = 0; i < n; i++) {
-    struct path here = {path->up, path->name, i};
-    int rc = get_object(&here, f->object, json_array_get(v, i), items + i * f->object->size, e);
-    if (rc) return rc;
-  }
-  return 0;
-}
 
 static int get_field(const struct path *path, const struct field *f, const json_t *v, void *at, struct err *e) {
   void *p = member(at, f->offset);
   if (!v && f->required) return refuse(e, path, "is missing");
   if (!v && f->type != FIELD_OBJ) return 0;
+  bool text = f->type == FIELD_STR || f->type == FIELD_HEX || f->type == FIELD_ENUM;
+  if (text && !json_is_string(v)) return refuse(e, path, "must be a string, not %s", kind_of(v));
+  const char *s = text ? json_string_value(v) : NULL;
   switch (f->type) {
-  case FIELD_INT: return get_int(path, f, v, p, e);
+  case FIELD_INT: {
+    if (!json_is_integer(v)) return refuse(e, path, "must be an integer, not %s", kind_of(v));
+    int64_t i = json_integer_value(v);
+    if (i < f->min || i > f->max)
+      return refuse(e, path, "is %" PRId64 ", which is not within %" PRId64 " to %" PRId64, i, f->min, f->max);
+    *(int64_t *)p = i;
+    return 0;
+  }
   case FIELD_STR:
-  case FIELD_HEX: return get_str(path, f, v, p, e);
-  case FIELD_ENUM: return get_enum(path, f, v, p, e);
+  case FIELD_HEX: {
+    size_t n = json_string_length(v);
+    if (n > (size_t)f->max) return refuse(e, path, "is %zu bytes long, more than the %" PRId64 " allowed", n, f->max);
+    if (n == 0 && f->required) return refuse(e, path, "is empty");
+    if (f->type == FIELD_HEX && strspn(s, "0123456789abcdef-") != n)
+      return refuse(e, path, "holds other characters than 0-9, a-f and -");
+    *(const char **)p = s;
+    return 0;
+  }
+  case FIELD_ENUM: {
+    for (int i = 0; i < f->words->count; i++)
+      if (strcmp(s, f->words->word[i]) == 0) return memcpy(p, &i, sizeof(i)), 0;
+    struct buf shown = BUF_INIT;
+    buf_put_escaped(&shown, s, json_string_length(v), SHOWN_MAX);
+    int rc = refuse(e, path, "is \"%s\", a word that this version does not know", buf_text(&shown));
+    buf_finish(&shown);
+    return rc;
+  }
   case FIELD_OBJ: return get_object(path, f->object, v, p, e);
-  case FIELD_LIST: return get_list(path, f, v, at, e);
+  case FIELD_LIST: {
+    if (!json_is_array(v)) return refuse(e, path, "must be a list, not %s", kind_of(v));
+    size_t n = json_array_size(v);
+    if (n > (size_t)f->max) return refuse(e, path, "has %zu items, more than the %" PRId64 " allowed", n, f->max);
+    if (n == 0) return 0;
+    char *items = xcalloc(n, f->object->size);
+    memcpy(p, &items, sizeof(items));
+    *(size_t *)member(at, f->n_offset) = n;
+    for (size_t i = 0; i < n; i++) object_init(f->object, items + i * f->object->size);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+      struct path here = {path->up, path->name, i};
+      rc = get_object(&here, f->object, json_array_get(v, i), items + i * f->object->size, e);
+    }
+    return rc;
+  }
   case FIELD_NUM:
     if (json_is_null(v)) return 0;
     if (!json_is_number(v)) return refuse(e, path, "must be a number, not %s", kind_of(v));

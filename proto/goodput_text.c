@@ -15,11 +15,10 @@
 #include "common/json.h"
 
 enum {
-  SHOWN_FROM_MS = 10000,  /* a younger job has no line */
-  PART_FROM_MS = 60000,   /* a part of a job is named from here on, */
-  PART_FROM_PER_CENT = 1, /* or if it is that large, */
-  PART_LEAST_MS = 1000,   /* and not below this */
-  PARTS = 7,
+  SHOWN_FROM_MS = 10000,   /* a younger job has no line */
+  PART_FROM_MS = 60000,    /* a part of a job is named from here on, */
+  PART_FROM_PER_CENT = 1,  /* or if it is that large, */
+  PART_LEAST_MS = 1000,    /* and not below this */
   SAME_WAIT_PER_CENT = 90, /* the longest wait is about all of the waiting */
 };
 
@@ -70,74 +69,19 @@ static void put_duration(struct buf *out, int64_t ms) {
     buf_printf(out, "%" PRId64 " d %" PRId64 " h", s / 86400, s / 3600 % 24);
 }
 
-/* The parts. ------------------------------------------------------------------------------------------------------- */
-
 struct part {
   int64_t ms;
-  void (*put)(const struct goodput *g, struct buf *out); /* its name */
+  const char *name;
 };
-
-static void put_startup(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "startup");
-}
-
-static void put_restarts(const struct goodput *g, struct buf *out) {
-  buf_printf(out, "%" PRId64 " restart%s", g->rounds - 1, g->rounds == 2 ? "" : "s");
-}
-
-static void put_stop(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "stopping");
-}
-
-static void put_lost(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "unsaved work");
-}
-
-static void put_stalled(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "no progress");
-}
-
-static void put_waiting(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "waiting for ");
-  if (!g->waited_for[0])
-    buf_puts(out, "nodes");
-  else
-    buf_put_escaped(out, g->waited_for, strlen(g->waited_for), HOSTS_SHOWN_MAX);
-  if (g->waited_for[0] && g->waited_ms * 100 < g->waiting_ms * SAME_WAIT_PER_CENT) buf_puts(out, " and others");
-}
-
-static void put_checkpoints(const struct goodput *g, struct buf *out) {
-  buf_puts(out, "checkpoints");
-}
 
 static bool is_worth_a_word(int64_t ms, int64_t total_ms) {
   return ms >= PART_LEAST_MS && (ms >= PART_FROM_MS || ms * 100 >= total_ms * PART_FROM_PER_CENT);
 }
 
-/* With a restart, the stop, the new start and the work that is done again are its cost. Without one they stand alone. */
-static size_t list_parts(const struct goodput *g, struct part parts[PARTS]) {
+void goodput_sentence(const struct goodput *g, struct buf *out) {
   int64_t total_ms = goodput_total_ms(g), again_ms = g->forming_ms + g->starting_ms - g->startup_ms;
   int64_t lost_ms = g->lost_ms - g->stalled_ms;
-  bool restarted = g->rounds > 1;
-  const struct part all[] = {
-      {g->waiting_ms, put_waiting},        {g->startup_ms, put_startup},
-      {g->stalled_ms, put_stalled},        {restarted ? again_ms + g->stopping_ms + lost_ms : 0, put_restarts},
-      {restarted ? 0 : lost_ms, put_lost}, {restarted ? 0 : g->stopping_ms, put_stop},
-      {g->checkpoint_ms, put_checkpoints},
-  };
-  size_t n = 0;
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-    if (!is_worth_a_word(all[i].ms, total_ms)) continue;
-    size_t at = n++;
-    for (; at > 0 && parts[at - 1].ms < all[i].ms; at--) parts[at] = parts[at - 1];
-    parts[at] = all[i];
-  }
-  return n;
-}
-
-void goodput_sentence(const struct goodput *g, struct buf *out) {
-  struct part parts[PARTS];
-  if (goodput_total_ms(g) < SHOWN_FROM_MS || !g->rounds) return;
+  if (total_ms < SHOWN_FROM_MS || !g->rounds) return;
   buf_puts(out, g->steps ? "useful " : "ran ");
   /* Rounded down: only a job that lost nothing has 100 %. */
   double tenths = (double)(int64_t)(goodput_useful(g) * 1000 + 1e-9);
@@ -146,15 +90,41 @@ void goodput_sentence(const struct goodput *g, struct buf *out) {
   else
     buf_printf(out, "%.1f %%", tenths / 10);
   buf_puts(out, " of ");
-  put_duration(out, goodput_total_ms(g));
-  size_t n = list_parts(g, parts);
+  put_duration(out, total_ms);
+
+  struct buf waiting = BUF_INIT, restarts = BUF_INIT;
+  buf_puts(&waiting, "waiting for ");
+  if (!g->waited_for[0]) buf_puts(&waiting, "nodes");
+  buf_put_escaped(&waiting, g->waited_for, strlen(g->waited_for), HOSTS_SHOWN_MAX);
+  if (g->waited_for[0] && g->waited_ms * 100 < g->waiting_ms * SAME_WAIT_PER_CENT) buf_puts(&waiting, " and others");
+  buf_printf(&restarts, "%" PRId64 " restart%s", g->rounds - 1, g->rounds == 2 ? "" : "s");
+  /* With a restart, the stop, the new start and the work that is done again are its cost. Without one they stand
+   * alone. */
+  bool restarted = g->rounds > 1;
+  const struct part all[] = {
+      {g->waiting_ms, buf_text(&waiting)},
+      {g->startup_ms, "startup"},
+      {g->stalled_ms, "no progress"},
+      {restarted ? again_ms + g->stopping_ms + lost_ms : 0, buf_text(&restarts)},
+      {restarted ? 0 : lost_ms, "unsaved work"},
+      {restarted ? 0 : g->stopping_ms, "stopping"},
+      {g->checkpoint_ms, "checkpoints"},
+  };
+  struct part parts[sizeof all / sizeof *all]; /* the largest first */
+  size_t n = 0;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    if (!is_worth_a_word(all[i].ms, total_ms)) continue;
+    size_t at = n++;
+    for (; at > 0 && parts[at - 1].ms < all[i].ms; at--) parts[at] = parts[at - 1];
+    parts[at] = all[i];
+  }
   for (size_t i = 0; i < n; i++) {
-    buf_puts(out, i ? ", " : "; lost: ");
-    parts[i].put(g, out);
-    buf_putc(out, ' ');
+    buf_printf(out, "%s%s ", i ? ", " : "; lost: ", parts[i].name);
     put_duration(out, parts[i].ms);
   }
-  if (!g->steps && g->rounds > 1) buf_puts(out, "; work done again is not known, since no worker reports steps");
+  buf_finish(&waiting);
+  buf_finish(&restarts);
+  if (!g->steps && restarted) buf_puts(out, "; work done again is not known, since no worker reports steps");
 }
 
 /* JSON. ------------------------------------------------------------------------------------------------------------ */

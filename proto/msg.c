@@ -165,42 +165,24 @@ static json_t *to_json(const struct object *object, const void *from) {
   return json;
 }
 
-void *verdict_to_json(const struct verdict *v) {
-  return to_json(&object_verdict, v);
-}
+/* The objects that have a JSON form of their own, and the names for their sentences. */
+#define J(S, name)                                                                                                     \
+  void *S##_to_json(const struct S *v) {                                                                               \
+    return to_json(&object_##S, v);                                                                                    \
+  }                                                                                                                    \
+  int S##_from_json(const void *json, struct S *v, struct err *e) {                                                    \
+    return object_get(name, &object_##S, json, v, e);                                                                  \
+  }
+J(verdict, "verdict")
+J(settings, "settings")
+J(failure_mark, "last_failure")
+J(goodput, "goodput")
+#undef J
 
 void *waiting_to_json(const struct waiting *w) {
   return to_json(msg_objects[MSG_WAITING], w);
 }
 
-int verdict_from_json(const void *json, struct verdict *v, struct err *e) {
-  return object_get("verdict", &object_verdict, json, v, e);
-}
-
-void *settings_to_json(const struct settings *s) {
-  return to_json(&object_settings, s);
-}
-
-void *failure_mark_to_json(const struct failure_mark *m) {
-  return to_json(&object_failure_mark, m);
-}
-
-int failure_mark_from_json(const void *json, struct failure_mark *m, struct err *e) {
-  return object_get("last_failure", &object_failure_mark, json, m, e);
-}
-
-void *goodput_to_json(const struct goodput *g) {
-  return to_json(&object_goodput, g);
-}
-
-int goodput_from_json(const void *json, struct goodput *g, struct err *e) {
-  return object_get("goodput", &object_goodput, json, g, e);
-}
-
 void goodput_init(struct goodput *g) {
   object_init(&object_goodput, g);
-}
-
-int settings_from_json(const void *json, struct settings *s, struct err *e) {
-  return object_get("settings", &object_settings, json, s, e);
 }

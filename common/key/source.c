@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/ascii.h"
@@ -32,26 +31,21 @@
 
 static const char key_variable[] = "RDZV_KEY=";
 
-static void take_text(struct key_env *env, char *text) {
-  size_t len = strlen(text);
-  struct err e = ERR_INIT;
-  struct key *key = secret_alloc();
-  secret_free(env->key); /* of a variable that is there twice, the last one counts */
-  env->key = NULL;
-  env->key_error = (struct err)ERR_INIT;
-  if (key_parse(text, len, key, &e)) {
-    err_set(&env->key_error, e.code, "RDZV_KEY: %s", e.text);
-    secret_free(key);
-  } else {
-    env->key = key;
-  }
-  sodium_memzero(text, len);
-}
-
 void key_env_take(struct key_env *env) {
   *env = (struct key_env){.key = NULL};
-  for (char **v = environ; *v; v++)
-    if (strncmp(*v, key_variable, sizeof(key_variable) - 1) == 0) take_text(env, *v + sizeof(key_variable) - 1);
+  for (char **v = environ; *v; v++) {
+    if (strncmp(*v, key_variable, sizeof(key_variable) - 1) != 0) continue;
+    char *text = *v + sizeof(key_variable) - 1;
+    struct err e = ERR_INIT;
+    if (!env->key) env->key = secret_alloc();
+    env->key_error = (struct err)ERR_INIT; /* of a variable that is there twice, the last one counts */
+    if (key_parse(text, strlen(text), env->key, &e)) {
+      err_set(&env->key_error, e.code, "RDZV_KEY: %s", e.text);
+      secret_free(env->key);
+      env->key = NULL;
+    }
+    sodium_memzero(text, strlen(text));
+  }
   unsetenv("RDZV_KEY");
   env->file = getenv("RDZV_KEY_FILE");
   env->insecure = getenv("RDZV_INSECURE");
@@ -172,19 +166,6 @@ static int check_file(const struct stat *st, struct err *e) {
   return 0;
 }
 
-static int read_text(int fd, char *text, struct key *key, struct err *e) {
-  size_t len = 0;
-  for (ssize_t n; len <= FILE_TEXT_MAX; len += (size_t)n) {
-    n = read(fd, text + len, SECRET_SIZE - len);
-    if (n < 0) return err_sys(e, -errno, "cannot read it");
-    if (n == 0) break;
-  }
-  if (len > FILE_TEXT_MAX) return err_set(e, -EINVAL, "it is larger than a key");
-  if (len == 0)
-    return err_set(e, -EINVAL, "it is empty: remove it for a new key, or copy the key of the job's other machines");
-  return key_parse(text, len, key, e);
-}
-
 static int read_key(int fd, struct key **out, struct err *e) {
   struct stat st;
   if (fstat(fd, &st) < 0) return err_sys(e, -errno, "cannot read it");
@@ -192,7 +173,18 @@ static int read_key(int fd, struct key **out, struct err *e) {
   if (rc) return rc;
   char *text = secret_alloc();
   struct key *key = secret_alloc();
-  rc = read_text(fd, text, key, e);
+  size_t len = 0;
+  ssize_t n;
+  while (rc == 0 && len <= FILE_TEXT_MAX && (n = read(fd, text + len, SECRET_SIZE - len)) != 0) {
+    if (n < 0)
+      rc = err_sys(e, -errno, "cannot read it");
+    else
+      len += (size_t)n;
+  }
+  if (rc == 0 && len > FILE_TEXT_MAX) rc = err_set(e, -EINVAL, "it is larger than a key");
+  if (rc == 0 && len == 0)
+    rc = err_set(e, -EINVAL, "it is empty: remove it for a new key, or copy the key of the job's other machines");
+  if (rc == 0) rc = key_parse(text, len, key, e);
   secret_free(text);
   if (rc)
     secret_free(key);
@@ -248,13 +240,6 @@ static int set_default_file(struct default_file *p, const char *parent, const ch
   return 0;
 }
 
-static const char *home_folder(void) {
-  const char *home = getenv("HOME");
-  if (home && *home == '/') return home;
-  const struct passwd *user = getpwuid(geteuid());
-  return user && user->pw_dir && user->pw_dir[0] == '/' ? user->pw_dir : NULL;
-}
-
 /* The variables hold absolute paths; others are ignored, as their specifications ask. */
 static int find_default_file(struct default_file *p, struct err *e) {
   const char *state = getenv("STATE_DIRECTORY"), *config = getenv("XDG_CONFIG_HOME"), *home;
@@ -267,7 +252,10 @@ static int find_default_file(struct default_file *p, struct err *e) {
     return set_default_file(p, text, "", NULL, e);
   }
   if (config && *config == '/') return set_default_file(p, config, "/rdzv", NULL, e);
-  if (!(home = home_folder()))
+  home = getenv("HOME");
+  const struct passwd *user = home && *home == '/' ? NULL : getpwuid(geteuid());
+  if (user) home = user->pw_dir;
+  if (!home || *home != '/')
     return err_set(e, -ENOENT, "uid %u has no home folder for ~/.config/rdzv/key: %s", (unsigned)geteuid(), make_one);
   int n = snprintf(text, sizeof(text), "%s/.config", home);
   if (n < 0 || (size_t)n >= sizeof(text)) return too_long(e);
@@ -276,20 +264,14 @@ static int find_default_file(struct default_file *p, struct err *e) {
 
 /* The default file: creation. -------------------------------------------------------------------------------------- */
 
-static int make_folders(const struct default_file *p, struct err *e) {
-  const char *const paths[] = {p->parent, p->folder};
-  for (int i = 0; i < 2; i++)
-    if (mkdir(paths[i], 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create %s", paths[i]);
-  return 0;
-}
-
 /* -ENOENT: it is not there, and was not to be created. */
 static int open_folder(const struct default_file *p, bool create, struct err *e) {
   struct stat st;
   int fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT && create && p->parent[0]) {
-    int rc = make_folders(p, e);
-    if (rc) return rc;
+    const char *const paths[] = {p->parent, p->folder};
+    for (int i = 0; i < 2; i++)
+      if (mkdir(paths[i], 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create %s", paths[i]);
     fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   }
   if (fd < 0) return err_sys(e, -errno, "cannot open its folder");
@@ -427,18 +409,6 @@ static void add_variable(struct key_choices *w, int kind, const char *value, con
   snprintf(add_choice(w, kind, OPT_FROM_ENV, value)->name, NAME_MAX_LEN, "%s", name);
 }
 
-/* The word that counts; NULL: none. */
-static int choose(const struct key_choices *w, const struct key_choice **out, struct err *e) {
-  const struct key_choice *best = NULL, *rival = NULL;
-  for (const struct key_choice *v = w->v; v < w->v + w->n; v++) {
-    if (best && v->rank < best->rank) continue;
-    rival = best && v->rank == best->rank ? best : NULL;
-    best = v;
-  }
-  *out = best;
-  return rival ? err_set(e, -EINVAL, "%s and %s exclude each other: remove one", rival->name, best->name) : 0;
-}
-
 static int use_choice(const struct key_choice *w, const struct key_options *o, struct key_env *env, struct key **key,
                       struct key_origin *from, struct err *e) {
   switch (w->kind) {
@@ -466,7 +436,7 @@ static int use_choice(const struct key_choice *w, const struct key_options *o, s
 int key_find_given(const struct key_options *o, struct key_env *env, struct key **key, struct key_origin *from,
                    struct err *e) {
   struct key_choices words;
-  const struct key_choice *word = NULL;
+  const struct key_choice *word = NULL, *rival = NULL; /* word: the one that counts */
   bool env_insecure = false;
   *from = (struct key_origin){.kind = KEY_SOURCE_UNSET};
   *key = NULL;
@@ -482,7 +452,12 @@ int key_find_given(const struct key_options *o, struct key_env *env, struct key 
     if (env->file) add_variable(&words, CHOICE_FILE, env->file, "RDZV_KEY_FILE");
     if (env->key || env->key_error.code) add_variable(&words, CHOICE_TEXT, NULL, "RDZV_KEY");
     if (env_insecure) add_variable(&words, CHOICE_INSECURE, NULL, "RDZV_INSECURE");
-    rc = choose(&words, &word, e);
+    for (const struct key_choice *v = words.v; v < words.v + words.n; v++) {
+      if (word && v->rank < word->rank) continue;
+      rival = word && v->rank == word->rank ? word : NULL;
+      word = v;
+    }
+    if (rival) rc = err_set(e, -EINVAL, "%s and %s exclude each other: remove one", rival->name, word->name);
   }
   if (rc == 0 && word) rc = use_choice(word, o, env, key, from, e);
   secret_free(env->key);
@@ -498,10 +473,7 @@ void key_say_insecure(void) {
 
 int key_random(struct key **key, struct key_origin *from, const char *text, struct err *e) {
   struct key *k = secret_alloc();
-  if (getrandom(k->bytes, sizeof(k->bytes), 0) != (ssize_t)sizeof(k->bytes)) {
-    secret_free(k);
-    return err_sys(e, -errno, "no random numbers for a key");
-  }
+  randombytes_buf(k->bytes, sizeof(k->bytes));
   k->uid = KEY_OWN;
   from->kind = KEY_SOURCE_RANDOM;
   snprintf(from->text, sizeof(from->text), "%s", text);
