@@ -692,13 +692,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, port, 1, 65535)                                                                                        \
   F(S, LIST, callers, store_caller, OWNERS_MAX)
 
-#define find_owners_FIELDS(F, S)                                                                                       \
-  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
-  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, REQ_INT, serial, 1, INT64_MAX) /* increases during the life of the agent */                                     \
-  F(S, REQ_STR, addr, ADDR_MAX)       /* of the round's store, as node rank 0 sees it */                               \
-  F(S, REQ_INT, port, 1, 65535)                                                                                        \
-  F(S, LIST, callers, store_caller, OWNERS_MAX)
+#define find_owners_FIELDS(F, S) ask_owners_FIELDS(F, S)
 
 #define found_owners_FIELDS(F, S)                                                                                      \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -707,12 +701,7 @@ const char *job_state_name(enum job_state v);
   F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
   F(S, LIST, owners, store_owner, OWNERS_MAX)
 
-#define owners_FIELDS(F, S)                                                                                            \
-  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
-  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, REQ_INT, serial, 1, INT64_MAX) /* of the last question that it answers */                                       \
-  F(S, STR, host, HOST_MAX)           /* OWNERS: of the agent that answers */                                          \
-  F(S, LIST, owners, store_owner, OWNERS_MAX)
+#define owners_FIELDS(F, S) found_owners_FIELDS(F, S)
 
 #define moved_FIELDS(F, S)                                                                                             \
   F(S, REQ_STR, host, HOST_MAX)                                                                                        \

@@ -21,7 +21,8 @@ def lists_of(header):
         for f in re.finditer(r"F\(S, (\w+), ([^()]*)\)\s*(?:/\*(.*?)\*/)?", m[2]):
             if f[1] != "NONE":
                 fields.append((f[1], [a.strip() for a in f[2].split(",")], (f[3] or "").strip()))
-        found[m[1]] = fields
+        same = re.fullmatch(r" (\w+)_FIELDS\(F, S\)", m[2])
+        found[m[1]] = found[same[1]] if same else fields
     return found
 
 
