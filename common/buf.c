@@ -129,6 +129,14 @@ void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max) {
   put_shown(b, s, n, max, "\"\\", "");
 }
 
+const char *text_shown(char room[TEXT_SHOWN], const char *s, size_t n) {
+  struct buf b = BUF_INIT;
+  buf_put_escaped(&b, s, n, 80);
+  snprintf(room, TEXT_SHOWN, "%s", buf_text(&b));
+  buf_finish(&b);
+  return room;
+}
+
 void buf_put_plain(struct buf *b, const char *s, size_t n, size_t max) {
   put_shown(b, s, n, max, "", "\t");
 }

@@ -33,6 +33,9 @@ const char *buf_text(const struct buf *b); /* "" when empty */
 /* Appends s with control characters, quotes and non-UTF-8 bytes as \n, \", \x1b; at most `max` bytes of s, then "..."
  * if there are more. For everything that came from a peer and is shown to a person. */
 void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max);
+/* The same of 80 bytes of s, for one sentence: returns `room`. */
+enum { TEXT_SHOWN = 4 * 80 + sizeof("...") };
+const char *text_shown(char room[TEXT_SHOWN], const char *s, size_t n);
 void buf_put_duration(struct buf *b,
                       uint64_t ms); /* for people, rounded down: "41 s", "9 min", "4 h 12 min", "3 d 2 h" */
 /* The same for text without quotes around it: quotes, backslashes and tabs are not escaped, so text that was escaped

@@ -10,19 +10,14 @@
 #include "common/buf.h"
 #include "common/endpoint.h"
 
-enum { SHOWN_MAX = 80 };
-
 static const char etcd[] = "etcd://";
 
 static int refuse(const char *text, struct err *e) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, text, strlen(text), SHOWN_MAX);
-  int rc = err_set(e, -EINVAL,
-                   "\"%s\" is neither: give the absolute path of a folder that all machines share, or "
-                   "etcd://HOST:PORT[,HOST:PORT...]",
-                   buf_text(&shown));
-  buf_finish(&shown);
-  return rc;
+  char shown[TEXT_SHOWN];
+  return err_set(e, -EINVAL,
+                 "\"%s\" is neither: give the absolute path of a folder that all machines share, or "
+                 "etcd://HOST:PORT[,HOST:PORT...]",
+                 text_shown(shown, text, strlen(text)));
 }
 
 static bool is_printable(const char *text) {

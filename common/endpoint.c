@@ -75,11 +75,8 @@ bool ipaddr_is_linklocal(const struct ipaddr *a) {
 
 /* Sets "\"<text>\": <why>". */
 static int refuse(struct err *e, const char *text, const char *why) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, text, strlen(text), 80);
-  int rc = err_set(e, -EINVAL, "\"%s\" is not host:port: %s", buf_text(&shown), why);
-  buf_finish(&shown);
-  return rc;
+  char shown[TEXT_SHOWN];
+  return err_set(e, -EINVAL, "\"%s\" is not host:port: %s", text_shown(shown, text, strlen(text)), why);
 }
 
 /* The error in a host, or NULL. */

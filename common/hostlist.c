@@ -44,11 +44,8 @@ struct expansion {
 };
 
 static int refuse(const struct expansion *x, int code, const char *why) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, x->text, strlen(x->text), 80);
-  int rc = err_set(x->e, code, "\"%s\" is not a list of hosts: %s", buf_text(&shown), why);
-  buf_finish(&shown);
-  return rc;
+  char shown[TEXT_SHOWN];
+  return err_set(x->e, code, "\"%s\" is not a list of hosts: %s", text_shown(shown, x->text, strlen(x->text)), why);
 }
 
 static int put_char(struct expansion *x, size_t *len, char c) {

@@ -133,15 +133,12 @@ static bool matches(const char *name, const char *word, size_t n) {
 }
 
 static int refuse_word(const char *word, size_t n, struct err *e) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, word, n, EVENT_NAME_MAX);
-  err_set(
+  char shown[TEXT_SHOWN];
+  return err_set(
       e, -EINVAL,
       "\"%s\" names no event: give names such as rdzv.job.ended, their last words such as ended, beginnings such as "
       "rdzv.node.*, or all",
-      buf_text(&shown));
-  buf_finish(&shown);
-  return -EINVAL;
+      text_shown(shown, word, n));
 }
 
 int event_filter_read(struct event_filter *f, const char *text, struct err *e) {

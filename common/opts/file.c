@@ -16,8 +16,6 @@
 #include "common/opts/opts.h"
 #include "common/opts/value.h"
 
-enum { SHOWN_MAX = 80 };
-
 static bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r';
 }
@@ -34,15 +32,11 @@ static char *trim(char *line) {
 }
 
 static int refuse_name(const struct opts_spec *spec, const char *name, size_t n, struct err *e) {
-  struct buf shown = BUF_INIT;
+  char shown[TEXT_SHOWN];
   const char *best = opt_nearest(spec, name, n);
-  buf_put_escaped(&shown, name, n, SHOWN_MAX);
-  if (best)
-    err_set(e, -EINVAL, "unknown option %s: did you mean %s?", buf_text(&shown), best);
-  else
-    err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", buf_text(&shown), spec->program);
-  buf_finish(&shown);
-  return -EINVAL;
+  text_shown(shown, name, n);
+  if (best) return err_set(e, -EINVAL, "unknown option %s: did you mean %s?", shown, best);
+  return err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", shown, spec->program);
 }
 
 static int take_line(struct opts_file *f, const struct opts_spec *spec, char *line, int number, struct err *e) {

@@ -30,8 +30,6 @@
 #include "common/did_you_mean.h"
 #include "common/opts/value.h"
 
-enum { SHOWN_MAX = 80 };
-
 static char upper(char c) {
   return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
 }
@@ -114,31 +112,26 @@ const char *opt_nearest(const struct opts_spec *spec, const char *text, size_t n
 }
 
 static int refuse_option(const struct opts_spec *spec, const char *word, size_t n, struct err *e) {
-  struct buf shown = BUF_INIT;
-  buf_put_escaped(&shown, word, n, SHOWN_MAX);
+  char shown[TEXT_SHOWN];
+  text_shown(shown, word, n);
   size_t dashes = strspn(word, "-");
   const char *best = dashes < n ? opt_nearest(spec, word + dashes, n - dashes) : NULL;
-  if (best)
-    err_set(e, -EINVAL, "unknown option %s: did you mean --%s?", buf_text(&shown), best);
-  else
-    err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", buf_text(&shown), spec->program);
-  buf_finish(&shown);
-  return -EINVAL;
+  if (best) return err_set(e, -EINVAL, "unknown option %s: did you mean --%s?", shown, best);
+  return err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", shown, spec->program);
 }
 
 static int refuse_variable(const struct opts_spec *spec, const char *name, size_t n, struct err *e) {
-  struct buf shown = BUF_INIT, meant = BUF_INIT;
+  char shown[TEXT_SHOWN];
+  struct buf meant = BUF_INIT;
   size_t prefix = strlen(spec->env_prefix);
-  buf_put_escaped(&shown, name, n, SHOWN_MAX);
+  text_shown(shown, name, n);
   const char *best = opt_nearest(spec, name + prefix, n - prefix);
   for (const char *p = best; p && *p; p++) buf_putc(&meant, *p == '-' ? '_' : upper(*p));
   if (best)
-    err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", buf_text(&shown), spec->env_prefix,
+    err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", shown, spec->env_prefix,
             buf_text(&meant));
   else
-    err_set(e, -EINVAL, "%s in the environment names no option: unset it, or see %s --help", buf_text(&shown),
-            spec->program);
-  buf_finish(&shown);
+    err_set(e, -EINVAL, "%s in the environment names no option: unset it, or see %s --help", shown, spec->program);
   buf_finish(&meant);
   return -EINVAL;
 }
@@ -223,13 +216,11 @@ static int refuse_printed_dash(const char *word, unsigned code, struct err *e) {
     n = printed_dash(name, &other);
     name += n ? n : 1;
   }
-  struct buf shown = BUF_INIT;
+  char shown[TEXT_SHOWN];
   size_t n = strcspn(name, "=");
-  buf_put_escaped(&shown, name, n, SHOWN_MAX);
-  err_set(e, -EINVAL, "%.*s%s begins with U+%04X, a dash of print, and not with a hyphen: write %s%s",
-          (int)(name - word), word, buf_text(&shown), code, n == 1 ? "-" : "--", buf_text(&shown));
-  buf_finish(&shown);
-  return -EINVAL;
+  text_shown(shown, name, n);
+  return err_set(e, -EINVAL, "%.*s%s begins with U+%04X, a dash of print, and not with a hyphen: write %s%s",
+                 (int)(name - word), word, shown, code, n == 1 ? "-" : "--", shown);
 }
 
 /* 1: an option and its value are in *w. 0: there are no more, and k->at is the first word behind. Or an error. */
@@ -249,13 +240,11 @@ static int next_option(struct walk *k, struct given_option *w, struct err *e) {
 
 /* Puts "<source>=<value>: " in front. An empty value gets a sentence of its own. */
 static int blame(const struct opt *row, const char *source, size_t n, const char *value, struct err *e) {
-  struct buf shown = BUF_INIT;
+  char shown[TEXT_SHOWN];
   if (!*value && row->type != OPT_FLAG)
     return err_set(e, -EINVAL, "%.*s= has no value: write %.*s=%s%s", (int)n, source, (int)n, source,
                    opt_value_label(row), unset);
-  buf_put_escaped(&shown, value, strlen(value), SHOWN_MAX);
-  err_wrap(e, "%.*s=%s", (int)n, source, buf_text(&shown));
-  buf_finish(&shown);
+  err_wrap(e, "%.*s=%s", (int)n, source, text_shown(shown, value, strlen(value)));
   return -EINVAL;
 }
 
@@ -326,12 +315,10 @@ static int set_from_env(const struct opts_spec *spec, bool foreign, char *const 
 
 /* "--nnodes $N train.py" without N takes the command as the value. */
 static int suspect_swallowed(const struct walk *k, const struct given_option *w, struct err *e) {
-  struct buf shown = BUF_INIT;
-  if (e && k->spec->runs_command && w->by_itself && k->at == k->argc && *w->value) {
-    buf_put_escaped(&shown, w->value, strlen(w->value), SHOWN_MAX);
-    err_set(e, -EINVAL, "%s; no command follows: is a variable in front of %s unset?", e->text, buf_text(&shown));
-  }
-  buf_finish(&shown);
+  char shown[TEXT_SHOWN];
+  if (e && k->spec->runs_command && w->by_itself && k->at == k->argc && *w->value)
+    err_set(e, -EINVAL, "%s; no command follows: is a variable in front of %s unset?", e->text,
+            text_shown(shown, w->value, strlen(w->value)));
   return -EINVAL;
 }
 
