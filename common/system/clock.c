@@ -5,16 +5,20 @@
 
 #include <time.h>
 
-static uint64_t read_ms(clockid_t clock) {
+static uint64_t read_us(clockid_t clock) {
   struct timespec t;
   clock_gettime(clock, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 uint64_t boot_ms(void) {
-  return read_ms(CLOCK_BOOTTIME);
+  return read_us(CLOCK_BOOTTIME) / 1000;
 }
 
 uint64_t monotonic_ms(void) {
-  return read_ms(CLOCK_MONOTONIC);
+  return monotonic_us() / 1000;
+}
+
+uint64_t monotonic_us(void) {
+  return read_us(CLOCK_MONOTONIC);
 }

@@ -8,7 +8,8 @@
  * it: a process that has slept past a deadline must notice. */
 uint64_t boot_ms(void);
 
-/* Milliseconds on CLOCK_MONOTONIC, as uv_hrtime: for waits that begin and end in one process. */
+/* CLOCK_MONOTONIC, as uv_hrtime: for waits that begin and end in one process. */
 uint64_t monotonic_ms(void);
+uint64_t monotonic_us(void);
 
 #endif

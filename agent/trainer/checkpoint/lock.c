@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/trainer/checkpoint/checkpoint.h"
 
+#include "common/system/clock.h"
 #include "common/system/file.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -109,9 +110,8 @@ static void *beat_main(void *arg) {
   struct ckpt_lock *l = arg;
   pthread_mutex_lock(&l->mutex);
   while (!l->stop) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += CKPT_BEAT_MS / 1000;
+    uint64_t at_ms = monotonic_ms() + CKPT_BEAT_MS;
+    struct timespec t = {.tv_sec = (time_t)(at_ms / 1000), .tv_nsec = (long)(at_ms % 1000) * 1000000};
     int rc = 0;
     while (!l->stop && rc == 0) rc = pthread_cond_timedwait(&l->changed, &l->mutex, &t);
     if (l->stop) break;

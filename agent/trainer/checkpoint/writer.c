@@ -13,6 +13,7 @@
 #include "agent/trainer/checkpoint/checkpoint.h"
 
 #include "common/mem.h"
+#include "common/system/clock.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -37,12 +38,6 @@ struct ckpt_writer {
   struct ckpt_written result;
   struct tally tally; /* of the job */
 };
-
-static uint64_t now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* Removes what dead writers left first, because that may fill the disk. */
 static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
@@ -75,11 +70,11 @@ static void *writer_main(void *arg) {
     w->state = WRITING;
     pthread_mutex_unlock(&w->mutex);
     struct ckpt_bytes bytes;
-    uint64_t from = now_us();
+    uint64_t from = monotonic_us();
     ckpt_bytes(&job, &bytes);
     r.bytes = bytes.size;
     r.rc = write_and_prune(w, &about, &bytes, &r);
-    r.us = now_us() - from;
+    r.us = monotonic_us() - from;
     pthread_mutex_lock(&w->mutex);
     w->result = r;
     w->state = DONE;
@@ -128,14 +123,8 @@ void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, c
 
 /* Holds the mutex. Waits until nothing is being written, or until the deadline. */
 static void await_thread(struct ckpt_writer *w, uint64_t timeout_ms) {
-  struct timespec end;
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  end.tv_sec += (time_t)(timeout_ms / 1000);
-  end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-  if (end.tv_nsec >= 1000000000) {
-    end.tv_nsec -= 1000000000;
-    end.tv_sec++;
-  }
+  uint64_t end_ms = monotonic_ms() + timeout_ms;
+  struct timespec end = {.tv_sec = (time_t)(end_ms / 1000), .tv_nsec = (long)(end_ms % 1000) * 1000000};
   int rc = 0;
   while ((w->state == JOB || w->state == WRITING) && timeout_ms && rc == 0)
     rc = pthread_cond_timedwait(&w->changed, &w->mutex, &end);

@@ -22,6 +22,7 @@
 #include "agent/trainer/run/options.h"
 #include "agent/trainer/run/slot.h"
 #include "agent/trainer/run/wait_log.h"
+#include "common/system/clock.h"
 
 /* The phases of start-up, in this order; their metrics are in milliseconds. */
 #define TRAINER_PHASE_LIST(X)                                                                                          \
@@ -224,7 +225,9 @@ int trainer_watch(struct trainer *t, struct err *e);
  * gone, otherwise 0. */
 int trainer_leave_error(unsigned requested, struct err *e);
 int trainer_asked(void *trainer, struct err *e); /* the same now; a coll_asked_fn */
-uint64_t trainer_now_us(void);
+static inline uint64_t trainer_now_us(void) {
+  return monotonic_us();
+}
 
 /* capture.c: whether this device can capture, as far as that is known before the first capture of a round. */
 int trainer_choose_capture(struct trainer *t, const char *what, struct err *e);

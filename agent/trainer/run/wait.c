@@ -24,12 +24,6 @@ enum {
   GRACE_MS = 10000 /* after --coll-timeout, the time in which the collectives may still name a lost rank */
 };
 
-uint64_t trainer_now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 int trainer_leave_error(unsigned requested, struct err *e) {
   if (requested & RDZV_LOST) return err_set(e, -EPIPE, "lost contact with the agent");
   return requested & RDZV_REJOIN ? err_set(e, -ECANCELED, "the agent ends this round") : 0;

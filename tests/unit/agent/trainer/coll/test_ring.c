@@ -19,12 +19,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "agent/trainer/coll/ring_op.h"
 #include "agent/trainer/rng.h"
 #include "common/buf.h"
 #include "common/mem.h"
+#include "common/system/clock.h"
 #include "tests/rig/unit.h"
 
 /* A rank that is silent is found by the deadline, SILENT_MS. For whatever else goes wrong ranks need no deadline:
@@ -57,12 +57,6 @@ typedef bool (*rank_fn)(struct rank *r);
     }                                                                                                                  \
   } while (0)
 
-static uint64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
                     struct err *e) {
   struct rank *r = ctx;
@@ -76,7 +70,7 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
 /* All agents ask their ranks to leave, or that of rank 0 alone, once the test has said so. */
 static int asked(void *ctx, struct err *e) {
   struct rank *r = ctx;
-  bool now = r->rank == 0 && r->leave_ms && now_ms() >= r->leave_ms;
+  bool now = r->rank == 0 && r->leave_ms && monotonic_ms() >= r->leave_ms;
   return r->meeting->asked || now ? err_set(e, -ECANCELED, "the agent ends this round") : 0;
 }
 
@@ -265,13 +259,13 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   struct compute_buf *b;
   int rc = 0;
   compute_alloc(r->c, COMPUTE_GRAD, BIG, &b, NULL);
-  uint64_t from = now_ms();
-  while (rc == 0 && now_ms() - from < SOON_MS) {
+  uint64_t from = monotonic_ms();
+  while (rc == 0 && monotonic_ms() - from < SOON_MS) {
     struct coll_ticket t;
     rc = coll_all_reduce_begin(r->l, r->c, span_of_all(b, BIG), &t, &e);
     if (rc == 0) rc = coll_wait(r->l, t, &e);
   }
-  uint64_t took = now_ms() - from;
+  uint64_t took = monotonic_ms() - from;
   EXPECT(rc == -ECONNABORTED || rc == code);
   if (r->l->lost != r->arg || !strstr(e.text, words)) fprintf(stderr, "rank %d: %d: %s\n", r->rank, r->l->lost, e.text);
   EXPECT(r->l->lost == r->arg);
@@ -328,14 +322,14 @@ static bool one_hangs_and_all_are_asked(struct rank *r) {
   EXPECT(sum_once(r, b, 1000));
   pthread_barrier_wait(&r->meeting->barrier);
   if (r->rank == r->arg) kill(getpid(), SIGSTOP);
-  uint64_t from = now_ms();
+  uint64_t from = monotonic_ms();
   int rc = coll_all_reduce_begin(r->l, r->c, span_of_all(b, 1000), &t, &e); /* another rank may be asked already */
   r->meeting->asked = -ECANCELED;
   if (rc == 0) rc = coll_wait(r->l, t, &e);
   EXPECT(rc == -ECANCELED || rc == -ECONNABORTED);
   EXPECT(r->l->lost == -1 || rc == -ECONNABORTED);
   EXPECT(strstr(e.text, "the agent ends this round") != NULL);
-  EXPECT(now_ms() - from < SOON_MS);
+  EXPECT(monotonic_ms() - from < SOON_MS);
   compute_free(r->c, b);
   return true;
 }
@@ -429,10 +423,10 @@ static bool check_asked(struct rank *r) {
     pthread_barrier_wait(&r->meeting->barrier);
     return true;
   }
-  uint64_t from = now_ms();
+  uint64_t from = monotonic_ms();
   r->leave_ms = from + 50;
   int rc = coll_sum(r->l, &one, 1, &e);
-  EXPECT(now_ms() - from < SOON_MS);
+  EXPECT(monotonic_ms() - from < SOON_MS);
   EXPECT(rc == (r->rank == 0 ? -ECANCELED : -ECONNABORTED));
   EXPECT(strcmp(e.text, "rank 0 leaves: the agent ends this round") == 0);
   EXPECT(r->l->lost == (r->rank == 0 ? -1 : 0));
@@ -454,7 +448,7 @@ UNIT_TEST(test_the_agent_ends_the_forming) {
   assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
   struct coll *l = NULL;
   struct err e = ERR_INIT;
-  uint64_t from = now_ms();
+  uint64_t from = monotonic_ms();
   struct rank r = {.rank = 0, .world = 2, .meeting = make_meeting(1), .leave_ms = from + 50};
   struct coll_config cfg = {.rank = 0,
                             .world = 2,
@@ -468,7 +462,7 @@ UNIT_TEST(test_the_agent_ends_the_forming) {
   le16_put(r.meeting->cards[1] + 64, ntohs(at.sin_port));
   assert_int_equal(coll_tcp_create(&cfg, &l, &e), -ECANCELED);
   assert_string_equal(e.text, "the agent ends this round");
-  assert_true(now_ms() - from < SOON_MS);
+  assert_true(monotonic_ms() - from < SOON_MS);
   munmap(r.meeting, sizeof *r.meeting);
   close(fd);
 }
