@@ -23,7 +23,7 @@ UNIT_TEST(test_empty) {
 }
 
 UNIT_TEST(test_put_get_remove) {
-  struct map m;
+  SCOPED(map_finish) struct map m;
   char key[] = "alpha";
   map_init(&m, 42);
   assert_null(map_put(&m, key, number(1)));
@@ -38,11 +38,10 @@ UNIT_TEST(test_put_get_remove) {
   assert_int_equal(m.count, 0);
   assert_null(map_put(&m, "alpha", number(3)));
   assert_ptr_equal(map_get(&m, "alpha"), number(3));
-  map_finish(&m);
 }
 
 UNIT_TEST(test_keys_are_bytes) {
-  struct map m;
+  SCOPED(map_finish) struct map m;
   map_init(&m, 42);
   map_put_n(&m, "", 0, number(1));
   map_put_n(&m, "\0", 1, number(2));
@@ -59,12 +58,11 @@ UNIT_TEST(test_keys_are_bytes) {
   assert_ptr_equal(map_remove_n(&m, "a\0b", 3), number(4));
   assert_ptr_equal(map_get_n(&m, "a\0c", 3), number(5));
   assert_int_equal(m.count, 5);
-  map_finish(&m);
 }
 
 UNIT_TEST(test_many_keys_in_order) {
   enum { N = 20000 };
-  struct map m;
+  SCOPED(map_finish) struct map m;
   char key[32];
   map_init(&m, 7);
   for (uintptr_t i = 0; i < N; i++) {
@@ -84,11 +82,10 @@ UNIT_TEST(test_many_keys_in_order) {
     snprintf(key, sizeof(key), "key-%zu", i);
     assert_non_null(map_get(&m, key));
   }
-  map_finish(&m);
 }
 
 UNIT_TEST(test_order_after_replace_and_remove) {
-  struct map m;
+  SCOPED(map_finish) struct map m;
   char seen[16] = "";
   map_init(&m, 9);
   map_put(&m, "a", number(1));
@@ -100,11 +97,10 @@ UNIT_TEST(test_order_after_replace_and_remove) {
   map_put(&m, "b", number(6)); /* is new, so comes last */
   for (struct map_entry *e = NULL; (e = map_next(&m, e));) strncat(seen, e->key, 1);
   assert_string_equal(seen, "acdb");
-  map_finish(&m);
 }
 
 UNIT_TEST(test_remove_inside_iteration) {
-  struct map m;
+  SCOPED(map_finish) struct map m;
   char key[16];
   map_init(&m, 3);
   for (uintptr_t i = 1; i <= 1000; i++) {
@@ -123,12 +119,11 @@ UNIT_TEST(test_remove_inside_iteration) {
   for (struct map_entry *e = NULL; (e = map_next(&m, e));) map_remove(&m, e->key);
   assert_int_equal(m.count, 0);
   assert_null(map_next(&m, NULL));
-  map_finish(&m);
 }
 
 /* A queue's life: what comes goes again. Holes are swept, so the memory stays that of the few that live. */
 UNIT_TEST(test_churn_does_not_grow) {
-  struct map m;
+  SCOPED(map_finish) struct map m;
   char key[16];
   map_init(&m, 5);
   for (uintptr_t i = 1; i <= 100000; i++) {
@@ -140,7 +135,6 @@ UNIT_TEST(test_churn_does_not_grow) {
   }
   assert_int_equal(m.count, 10);
   assert_true(m.cap_entries <= 32);
-  map_finish(&m);
 }
 
 UNIT_TEST(test_against_an_array) {
@@ -148,7 +142,7 @@ UNIT_TEST(test_against_an_array) {
   uintptr_t model[KEYS] = {0};
   size_t count = 0;
   uint64_t x = 88172645463325252;
-  struct map m;
+  SCOPED(map_finish) struct map m;
   map_init(&m, 11);
   for (uintptr_t step = 1; step <= STEPS; step++) {
     x ^= x << 13;
@@ -173,7 +167,6 @@ UNIT_TEST(test_against_an_array) {
     snprintf(key, sizeof(key), "k%zu", k);
     assert_ptr_equal(map_get(&m, key), number(model[k]));
   }
-  map_finish(&m);
 }
 
 /* The vectors of the SipHash paper's reference: key 00..0f, input 00..(n-1). Seeds are set by hand for it. */
@@ -186,13 +179,12 @@ UNIT_TEST(test_hash_is_siphash) {
   uint8_t input[64];
   for (size_t i = 0; i < sizeof(input); i++) input[i] = (uint8_t)i;
   for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
-    struct map m;
+    SCOPED(map_finish) struct map m;
     map_init(&m, 0);
     m.key.k[0] = 0x0706050403020100;
     m.key.k[1] = 0x0f0e0d0c0b0a0908;
     map_put_n(&m, input, vectors[i].n, number(1));
     assert_true(map_next(&m, NULL)->hash == vectors[i].want);
-    map_finish(&m);
   }
 }
 
