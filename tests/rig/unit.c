@@ -20,6 +20,10 @@ int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
   return _cmocka_run_group_tests("tests", tests, n, setup, teardown);
 }
 
+void unit_free(void *pointer) {
+  free(*(void **)pointer);
+}
+
 char unit_folder[32];
 
 int unit_make_folder(void **state) {

@@ -31,6 +31,7 @@ int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 /* A variable that this function finishes when its scope ends: SCOPED(buf_finish) struct buf b = BUF_INIT; */
 #define SCOPED(finish) __attribute__((cleanup(finish)))
+void unit_free(void *pointer); /* of a variable that points to the heap */
 
 /* A test in an empty folder below /tmp, which is removed with its contents. */
 #define FOLDER_TEST(name) UNIT_TEST_WITH(name, unit_make_folder, unit_remove_folder)

@@ -76,7 +76,7 @@ UNIT_TEST(test_nul_bytes_pass) {
 /* A line that never ends costs no more than max and one piece. */
 UNIT_TEST(test_memory_is_bounded) {
   struct lines l;
-  char *chunk = xmalloc(65536);
+  SCOPED(unit_free) char *chunk = xmalloc(65536);
   const char *line;
   size_t len, total = 0;
   memset(chunk, 'x', 65536);
@@ -89,7 +89,6 @@ UNIT_TEST(test_memory_is_bounded) {
   lines_rest(&l, &line, &len);
   assert_int_equal(total + len, 100 * 65536);
   lines_finish(&l);
-  free(chunk);
 }
 
 static void check_tail(const char *lines, size_t max, const char *expected) {

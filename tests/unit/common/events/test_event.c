@@ -122,7 +122,7 @@ UNIT_TEST(test_sound) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     if (event_line_is_sound(bad[i], strlen(bad[i]))) fail_msg("%s", bad[i]);
   assert_true(event_line_is_sound("{\"name\":\"later\"}", 16));
-  char *long_one = malloc(EVENT_LINE_MAX + 2);
+  SCOPED(unit_free) char *long_one = malloc(EVENT_LINE_MAX + 2);
   assert_non_null(long_one);
   memset(long_one, ' ', EVENT_LINE_MAX + 1);
   long_one[0] = '{';
@@ -130,7 +130,6 @@ UNIT_TEST(test_sound) {
   assert_true(event_line_is_sound(long_one, EVENT_LINE_MAX));
   long_one[EVENT_LINE_MAX - 1] = ' ';
   assert_false(event_line_is_sound(long_one, EVENT_LINE_MAX + 1));
-  free(long_one);
 }
 
 static size_t chosen(const struct event_filter *f) {

@@ -163,7 +163,7 @@ SERVER_TEST(test_half_closed) {
   enum { SIZE = 3000000 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   struct slice v = {value, SIZE};
   ask_set(&q, "v", v);
@@ -175,14 +175,13 @@ SERVER_TEST(test_half_closed) {
   exchange(fd, &in, a.len);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
-  free(value);
 }
 
 SERVER_TEST(test_close_while_busy) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){0});
   int stalled = connect_new(), waiting = connect_new(), partial = connect_new(), silent = connect_unix(NULL, 0);
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask_get(&q, "v");
@@ -196,7 +195,6 @@ SERVER_TEST(test_close_while_busy) {
   stop_server();
   assert_true(got(waiting, "", 0));
   assert_true(got(silent, "", 0));
-  free(value);
 }
 
 /* Sessions: the daemon's keys of a rendezvous go with their deadline, for which the server sets its timer. */

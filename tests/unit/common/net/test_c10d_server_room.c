@@ -15,7 +15,7 @@
 SERVER_TEST(test_large_values) {
   start(&(struct c10d_server_config){0});
   int fd = connect_new();
-  char *value = xmalloc(C10D_VALUE_MAX);
+  SCOPED(unit_free) char *value = xmalloc(C10D_VALUE_MAX);
   for (size_t i = 0; i < C10D_VALUE_MAX; i++) value[i] = (char)(i * 2654435761u >> 13);
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "big", (struct slice){value, C10D_VALUE_MAX});
@@ -26,7 +26,6 @@ SERVER_TEST(test_large_values) {
   push(fd, q.data, q.len);
   exchange(fd, &in, a.len);
   assert_memory_equal(in.data, a.data, a.len);
-  free(value);
 }
 
 /* It asks for much and reads nothing: no more requests are taken; when it reads at last, everything comes, in order. */
@@ -34,7 +33,7 @@ SERVER_TEST(test_slow_reader) {
   enum { SIZE = 100000, N = 400 };
   start(&(struct c10d_server_config){0});
   int fd = connect_new(), other = connect_new();
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   for (int i = 0; i < N; i++) {
@@ -58,14 +57,13 @@ SERVER_TEST(test_slow_reader) {
   exchange(fd, &in, a.len);
   assert_memory_equal(in.data, a.data, a.len);
   wait_ms(1);
-  free(value);
 }
 
 SERVER_TEST(test_who_takes_nothing_is_dropped) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){.stall_ms = 100});
   int fd = connect_new();
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask_get(&q, "v");
@@ -74,14 +72,13 @@ SERVER_TEST(test_who_takes_nothing_is_dropped) {
   wait_ms(250);
   assert_int_equal(c10d_server_connections(server), 0);
   expect_line("store: local socket:0: closed: it does not read");
-  free(value);
 }
 
 SERVER_TEST(test_buffers_are_bounded_together) {
   enum { N = 20, SIZE = 60000 };
   start(&(struct c10d_server_config){.max_buffered = 1 << 20});
   int fd[N];
-  char *part = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *part = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){part, SIZE});
   for (int i = 0; i < N; i++) {
@@ -94,14 +91,13 @@ SERVER_TEST(test_buffers_are_bounded_together) {
   for (int i = 0; i < N; i++) drop(fd[i]);
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
-  free(part);
 }
 
 /* Each of them has sent half of something large: they become whole, some after the others. */
 SERVER_TEST(test_large_requests_wait_for_room) {
   enum { N = 12, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 32 << 20});
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT;
   int fd[N], whole = 0;
   size_t at[N] = {0};
@@ -122,14 +118,13 @@ SERVER_TEST(test_large_requests_wait_for_room) {
   for (int i = 0; i < N; i++) drop(fd[i]);
   wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
-  free(value);
 }
 
 /* Who was granted room and says no more loses it to who wants it, and only then. */
 SERVER_TEST(test_who_keeps_room_is_dropped) {
   enum { SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 16 << 20, .stall_ms = 100});
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT, in = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});
   ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
@@ -141,7 +136,6 @@ SERVER_TEST(test_who_keeps_room_is_dropped) {
   exchange(busy, &in, 4);
   expect_line("closed: its request of");
   assert_int_equal(c10d_server_connections(server), 1);
-  free(value);
 }
 
 /* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things
@@ -149,7 +143,7 @@ SERVER_TEST(test_who_keeps_room_is_dropped) {
 SERVER_TEST(test_large_replies_wait_for_room) {
   enum { N = 20, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 24 << 20});
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT, a = BUF_INIT;
   int fd[N], other = connect_new();
   ask_set(&q, "v", (struct slice){value, SIZE});
@@ -190,14 +184,13 @@ SERVER_TEST(test_large_replies_wait_for_room) {
   drop(other);
   spin();
   assert_int_equal(c10d_server_connections(server), 0);
-  free(value);
 }
 
 /* Who waits for room may go, and the server may. */
 SERVER_TEST(test_end_of_who_waits_for_room) {
   enum { N = 8, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 8 << 20, .stall_ms = 100});
-  char *value = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *value = xcalloc(1, SIZE);
   SCOPED(buf_finish) struct buf q = BUF_INIT;
   int fd[N];
   ask_set(&q, "v", (struct slice){value, SIZE});
@@ -213,7 +206,6 @@ SERVER_TEST(test_end_of_who_waits_for_room) {
   wait_ms(250); /* nobody reads: those who were answered are dropped, and make room for the next */
   expect_line("closed: it does not read");
   assert_in_range(c10d_server_connections(server), 1, N - 2);
-  free(value);
 }
 
 /* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their

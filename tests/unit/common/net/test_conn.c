@@ -207,9 +207,8 @@ UNIT_TEST_WITH(test_messages_both_ways, set_up, tear_down) {
 
 UNIT_TEST_WITH(test_slow_reader_is_closed_by_name, set_up, tear_down) {
   struct side slow = {.on_end = CLOSE}, closed = {0};
-  char *data = xcalloc(1, 1024 * 1024);
+  SCOPED(unit_free) char *data = xcalloc(1, 1024 * 1024);
   struct bytes *b = bytes_create(data, 1024 * 1024);
-  free(data);
   int fd = serve(&slow);
   slow.sending = true;
   for (int i = 0; i < 80; i++) {
@@ -447,9 +446,8 @@ UNIT_TEST_WITH(test_flush, set_up, tear_down) {
   SCOPED(buf_finish) struct buf got = BUF_INIT;
   pair_tcp(AF_INET, "127.0.0.1", fds);
   begin(&s, &callbacks, true, true, fds[0]);
-  char *data = xcalloc(1, SIZE);
+  SCOPED(unit_free) char *data = xcalloc(1, SIZE);
   for (int i = 0; i < N; i++) conn_send_bytes(&s.conn, bytes_create(data, SIZE));
-  free(data);
   assert_true(s.conn.queued > 0);
   put_greeting(fds[1], "unread", NULL);
   conn_close_flushed(&s.conn);
@@ -474,9 +472,8 @@ UNIT_TEST_WITH(test_flush_to_a_half_closed_peer, set_up, tear_down) {
   SCOPED(buf_finish) struct buf got = BUF_INIT;
   int fd = serve(&s);
   spin();
-  char *data = xcalloc(1, 4 * 1024 * 1024);
+  SCOPED(unit_free) char *data = xcalloc(1, 4 * 1024 * 1024);
   conn_send_bytes(&s.conn, bytes_create(data, 4 * 1024 * 1024));
-  free(data);
   shutdown(fd, SHUT_WR);
   bool ended = false;
   for (int i = 0; i < 100000 && !ended; i++) {

@@ -110,11 +110,10 @@ UNIT_TEST(test_limit_of_a_value) {
 UNIT_TEST(test_limit_of_a_key) {
   struct store *s = store_create(&(struct store_config){0});
   struct store_client *c = store_client_create(s, NULL);
-  char *key = xcalloc(1, STORE_MAX_KEY + 1);
+  SCOPED(unit_free) char *key = xcalloc(1, STORE_MAX_KEY + 1);
   assert_int_equal(store_set(c, (struct slice){key, STORE_MAX_KEY}, text(""), &err), 0);
   refused(store_set(c, (struct slice){key, STORE_MAX_KEY + 1}, text(""), &err),
           "a key of 65537 bytes is longer than the limit of 65536");
-  free(key);
   store_client_destroy(c, 0);
   store_destroy(s);
 }

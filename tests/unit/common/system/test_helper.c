@@ -134,9 +134,8 @@ UNIT_TEST_WITH(test_exit_code, set_up, tear_down) {
   AWAIT(r, r->n_ends);
   assert_int_equal(r->end.status, 3);
   assert_int_equal(r->why.code, -EIO);
-  char *expected = xasprintf("the shell (pid %d) exited with code 3", (int)helper_pid(r->h));
+  SCOPED(unit_free) char *expected = xasprintf("the shell (pid %d) exited with code 3", (int)helper_pid(r->h));
   assert_string_equal(r->why.text, expected);
-  free(expected);
 }
 
 UNIT_TEST_WITH(test_signal, set_up, tear_down) {

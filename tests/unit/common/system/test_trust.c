@@ -39,10 +39,9 @@ static void set_folder(const char *name, uid_t uid, gid_t gid, mode_t mode) {
 
 static void assert_trusted(const char *name, const char *real) {
   why = (struct err)ERR_INIT;
-  char *found = trust_resolve(in_tree(name), &why);
+  SCOPED(unit_free) char *found = trust_resolve(in_tree(name), &why);
   if (!found) fail_msg("%s", why.text);
   assert_string_equal(found, in_tree(real));
-  free(found);
 }
 
 static void assert_refused(const char *name, const char *sentence) {
@@ -120,9 +119,8 @@ UNIT_TEST_WITH(test_links_to_links, set_up, tear_down) {
   put("g/b", 0, 0, 0644);
   set_folder("f", 0, 0, 0755);
   for (size_t i = 0; i < sizeof(links) / sizeof(*links); i++) {
-    char *path = xasprintf("%s/%s", tree.root, links[i].name);
+    SCOPED(unit_free) char *path = xasprintf("%s/%s", tree.root, links[i].name);
     assert_int_equal(symlink(links[i].target, path), 0);
-    free(path);
   }
   for (int i = 0; i < 2; i++) {
     const char *name = i ? "through" : "one";

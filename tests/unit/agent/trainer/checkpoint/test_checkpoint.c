@@ -362,13 +362,12 @@ FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
   struct err e = ERR_INIT;
   write_one(1, 1, 20);
   write_one(1, 1, 40);
-  char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", unit_folder);
+  SCOPED(unit_free) char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", unit_folder);
   assert_int_equal(ckpt_open(path, &m, &s, &b, NULL, &e), 0);
   assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
   assert_int_equal(ckpt_open(unit_folder, &m, &s, &b, NULL, &e), -EINVAL);
   assert_non_null(strstr(e.text, "that of a checkpoint"));
   assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
-  free(path);
 }
 
 FOLDER_TEST(test_old_ones_go_and_rubbish_with_them) {

@@ -237,7 +237,7 @@ UNIT_TEST(test_many_under_way) {
 
 static bool check_broadcast(struct rank *r) {
   static const size_t sizes[] = {0, 1, 5, 300000, BIG};
-  uint8_t *x = malloc(BIG);
+  SCOPED(unit_free) uint8_t *x = malloc(BIG);
   struct err e = ERR_INIT;
   for (int root = 0; root < r->world; root++)
     for (int k = 0; k < 5; k++) {
@@ -245,7 +245,6 @@ static bool check_broadcast(struct rank *r) {
       EXPECT(coll_broadcast(r->l, x, sizes[k], root, &e) == 0);
       for (size_t i = 0; i < sizes[k]; i++) EXPECT(x[i] == 100 + root);
     }
-  free(x);
   return true;
 }
 

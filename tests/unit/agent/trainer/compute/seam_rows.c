@@ -15,7 +15,7 @@ static void expect_rows(const struct dataset *d, struct compute_rows *rows, cons
   struct err e = ERR_INIT;
   struct compute_buf *stage;
   struct field x;
-  float *want = malloc((size_t)d->dim * sizeof *want);
+  SCOPED(unit_free) float *want = malloc((size_t)d->dim * sizeof *want);
   struct span at = {.at = 2 * COMPUTE_ROW_NUMBER, .n = n * COMPUTE_ROW_NUMBER};
   good(compute_alloc(seam.c, COMPUTE_STAGE, at.at + at.n, &stage, &e), &e);
   at.buf = stage;
@@ -29,7 +29,6 @@ static void expect_rows(const struct dataset *d, struct compute_rows *rows, cons
   }
   field_drop(&x);
   compute_free(seam.c, stage);
-  free(want);
 }
 
 /* false: this device has none. */

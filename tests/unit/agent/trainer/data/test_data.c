@@ -56,7 +56,7 @@ UNIT_TEST(test_labels) {
   struct dataset d;
   struct err e = ERR_INIT;
   uint64_t where;
-  char *image_path = xasprintf("%s/images", unit_folder);
+  SCOPED(unit_free) char *image_path = xasprintf("%s/images", unit_folder);
   write_file(images, sizeof images, false);
   assert_int_equal(rename(path, image_path), 0);
   write_file(labels, sizeof labels, false);
@@ -69,7 +69,6 @@ UNIT_TEST(test_labels) {
   assert_int_equal(dataset_open(&d, image_path, path, 4, 1.0, &e), -EINVAL);
   assert_non_null(strstr(e.text, "is it the images?"));
   unlink(image_path);
-  free(image_path);
 }
 
 /* Cut at every byte, plain and inside gzip: always refused, always with the file's name. */

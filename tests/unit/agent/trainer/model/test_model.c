@@ -125,7 +125,7 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
   double value = pass(&b, 0, ROWS, 1.0), worst = 0;
   const double h = 1e-6;
   float *p = packed(&b, model_params_span(&b.m)), *g = packed(&b, model_grads_span(&b.m));
-  double *w = calloc(b.m.n_params, sizeof *w);
+  SCOPED(unit_free) double *w = calloc(b.m.n_params, sizeof *w);
   for (size_t i = 0; i < b.m.n_params; i++) w[i] = (double)p[i];
   assert_true(fabs(value - loss_in_double(&b, w)) < 1e-5 * value);
   for (size_t i = 0; i < b.m.n_params; i++) {
@@ -138,7 +138,6 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
     double difference = fabs((up - down) / (2 * h) - (double)g[i]);
     if (difference > worst) worst = difference;
   }
-  free(w);
   free(p);
   free(g);
   if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_words[hidden], worst);
@@ -304,7 +303,7 @@ UNIT_TEST(test_tensors_are_aligned_in_memory_and_packed_in_files) {
   assert_int_equal(next, model_shape_params(&s));
   assert_int_equal(flat, (end + MODEL_ALIGN - 1) / MODEL_ALIGN * MODEL_ALIGN);
 
-  float *floats = malloc(flat * sizeof *floats);
+  SCOPED(unit_free) float *floats = malloc(flat * sizeof *floats);
   memset(floats, 0x7f, flat * sizeof *floats);
   for (size_t i = 0; i < next; i++) floats[i] = (float)(i + 1);
   model_unpack(&s, floats);
@@ -315,7 +314,6 @@ UNIT_TEST(test_tensors_are_aligned_in_memory_and_packed_in_files) {
   }
   model_pack(&s, floats);
   for (size_t i = 0; i < next; i++) assert_true(floats[i] == (float)(i + 1));
-  free(floats);
 }
 
 /* With weight decay, momentum and clipping: whatever an update multiplies, the pads are zero. */

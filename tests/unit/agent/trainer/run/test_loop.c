@@ -186,9 +186,8 @@ UNIT_TEST_WITH(test_checkpoints_of_steps_that_were_under_way, fresh_dir, unit_re
 static void forget(const struct ckpt_id *id) {
   char name[CKPT_NAME_MAX];
   ckpt_name_format(id, name);
-  char *path = xasprintf("%s/%s/COMMIT", unit_folder, name);
+  SCOPED(unit_free) char *path = xasprintf("%s/%s/COMMIT", unit_folder, name);
   if (unlink(path)) assert_int_equal(errno, ENOENT);
-  free(path);
 }
 
 static struct ckpt_list list(void) {
