@@ -144,13 +144,6 @@ void endpoint_format(const struct endpoint *ep, char out[ENDPOINT_TEXT_MAX]) {
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* As far as the text tells: two names may stand for one machine. */
-static bool is_same(const struct endpoint *a, const struct endpoint *b) {
-  struct ipaddr x = ipaddr_parse(a->host), y = ipaddr_parse(b->host);
-  bool numeric = x.family && y.family;
-  return a->port == b->port && (numeric ? ipaddr_compare(&x, &y) == 0 : strcasecmp(a->host, b->host) == 0);
-}
-
 static int parse_one(const char *text, size_t len, uint16_t default_port, struct endpoint *ep, struct err *e) {
   char one[ENDPOINT_TEXT_MAX];
   if (len == 0)
@@ -176,8 +169,13 @@ int endpoint_list_parse(const char *text, uint16_t default_port, struct endpoint
     int rc = parse_one(at, len, default_port, &ep, e);
     if (rc) return rc;
     if (found == max) return err_set(e, -EINVAL, "more than %zu addresses: name at most %zu", max, max);
-    for (size_t i = 0; i < found; i++)
-      if (is_same(&list[i], &ep)) return err_set(e, -EINVAL, "%.*s is named twice: remove one of them", (int)len, at);
+    struct ipaddr addr = ipaddr_parse(ep.host);
+    for (size_t i = 0; i < found; i++) { /* as far as the text tells: two names may stand for one machine */
+      struct ipaddr other = ipaddr_parse(list[i].host);
+      bool same = addr.family && other.family ? ipaddr_compare(&addr, &other) == 0 : !strcasecmp(list[i].host, ep.host);
+      if (same && list[i].port == ep.port)
+        return err_set(e, -EINVAL, "%.*s is named twice: remove one of them", (int)len, at);
+    }
     list[found++] = ep;
     at = at[len] ? at + len + 1 : NULL;
   }

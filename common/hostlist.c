@@ -165,18 +165,14 @@ static int compare_split(const void *pa, const void *pb) {
   return c ? c : (a->digits > b->digits) - (a->digits < b->digits);
 }
 
-/* b follows a in a range that begins with `low`. */
-static bool follows(const struct split *low, const struct split *a, const struct split *b) {
-  size_t natural = (size_t)snprintf(NULL, 0, "%" PRIu32, b->v);
-  return b->v == a->v + 1 && b->digits == (natural > low->digits ? natural : low->digits);
-}
-
 /* How many of s[0..n) form one range with the first; *last: its end. Repeated names are passed over. */
 static size_t take_run(const struct split *s, size_t n, size_t *last) {
   size_t i = 1;
   for (*last = 0; i < n; i++) {
     if (!compare_split(&s[*last], &s[i])) continue;
-    if (compare_kind(&s[0], &s[i]) || !s[0].digits || !follows(&s[0], &s[*last], &s[i])) break;
+    size_t natural = (size_t)snprintf(NULL, 0, "%" PRIu32, s[i].v);
+    if (compare_kind(&s[0], &s[i]) || !s[0].digits || s[i].v != s[*last].v + 1) break;
+    if (s[i].digits != (natural > s[0].digits ? natural : s[0].digits)) break;
     *last = i;
   }
   return i;

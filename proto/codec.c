@@ -105,30 +105,13 @@ static bool object_is_zero(const struct object *o, const void *at) {
   return true;
 }
 
-static void put_ascii(struct buf *out, char c) {
-  if (c == '"' || c == '\\')
-    buf_printf(out, "\\%c", c);
-  else if (c == '\n')
-    buf_puts(out, "\\n");
-  else if ((unsigned char)c < 0x20)
-    buf_printf(out, "\\u%04x", (unsigned)c);
-  else
-    buf_putc(out, c);
-}
-
-/* How many of the next bytes are characters that need no escape; none is split. */
-static size_t plain_run(const char *s, size_t max) {
-  size_t n = 0;
-  while (n < max && (unsigned char)s[n] >= 0x20 && (unsigned char)s[n] < 0x7f && s[n] != '"' && s[n] != '\\') n++;
-  return n;
-}
-
 static void put_string(struct buf *out, const char *s, size_t max) {
   static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
   size_t n = strlen(s), used = 0;
   buf_putc(out, '"');
   for (size_t i = 0; i < n;) {
-    size_t plain = plain_run(s + i, max - used);
+    size_t plain = 0; /* characters that need no escape */
+    for (const char *p = s + i; plain < max - used && *p >= 0x20 && *p < 0x7f && *p != '"' && *p != '\\'; p++) plain++;
     if (plain) {
       buf_append(out, s + i, plain);
       used += plain;
@@ -138,8 +121,12 @@ static void put_string(struct buf *out, const char *s, size_t max) {
     uint32_t cp;
     size_t size = utf8_char((const unsigned char *)s + i, n - i, &cp), cost = size ? size : 3;
     if (used + cost > max) break;
-    if (size == 1)
-      put_ascii(out, s[i]);
+    if (size == 1 && (s[i] == '"' || s[i] == '\\'))
+      buf_printf(out, "\\%c", s[i]);
+    else if (size == 1 && s[i] == '\n')
+      buf_puts(out, "\\n");
+    else if (size == 1 && s[i] < 0x20)
+      buf_printf(out, "\\u%04x", (unsigned)s[i]);
     else
       buf_append(out, size ? s + i : replacement, cost);
     used += cost;

@@ -137,16 +137,6 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   }
 }
 
-static void put_leaving(struct buf *out, const struct verdict *v) {
-  put_node(out, v);
-  buf_puts(out, " left");
-  if (v->signal > 0) {
-    buf_puts(out, ", asked to by ");
-    put_signal(out, v->signal);
-  }
-  put_reason(out, v);
-}
-
 static void put_what(struct buf *out, const struct verdict *v) {
   switch (v->cause) {
   case CAUSE_OPERATOR:
@@ -158,7 +148,12 @@ static void put_what(struct buf *out, const struct verdict *v) {
     buf_puts(out, " was lost");
     put_reason(out, v);
     return;
-  case CAUSE_NODE_LEAVING: put_leaving(out, v); return;
+  case CAUSE_NODE_LEAVING:
+    put_node(out, v);
+    buf_puts(out, v->signal > 0 ? " left, asked to by " : " left");
+    if (v->signal > 0) put_signal(out, v->signal);
+    put_reason(out, v);
+    return;
   case CAUSE_NODE_DRAINED:
     put_node(out, v);
     buf_puts(out, v->text[0] ? " was drained by " : " was drained");

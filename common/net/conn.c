@@ -301,12 +301,6 @@ static void end_foreign(struct conn *c, enum frame_protocol p) {
   buf_finish(&why);
 }
 
-/* Reading goes on with a channel; what has come behind `at` belongs to it. */
-static void enter_channel(struct conn *c, size_t at) {
-  buf_append(&c->wire, c->in.data + at, c->in.len - at);
-  buf_finish(&c->in);
-}
-
 static int accept_by(struct conn *c, const struct conn_terms *t, enum channel_kind kind, struct buf *answer) {
   const struct noise_ephemeral *e = ephemeral_key(t->ephemeral);
   if (kind == CHANNEL_KIND_SEALED) return channel_accept(&c->channel, &t->key, e, t->source, c->in.data, answer);
@@ -358,7 +352,9 @@ static void take_opening(struct conn *c, enum channel_kind kind) {
     return;
   }
   c->preface_seen = true;
-  enter_channel(c, channel_opening_size(kind));
+  /* Reading goes on with a channel; what has come behind the opening belongs to it. */
+  buf_append(&c->wire, c->in.data + channel_opening_size(kind), c->in.len - channel_opening_size(kind));
+  buf_finish(&c->in);
   c->early = answer;
   if (c->cb->on_preface) c->cb->on_preface(c);
   if (c->early.len && !c->closing && !c->flushing) send_sealed(c, NULL, 0); /* nothing went with it */

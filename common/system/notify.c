@@ -51,22 +51,18 @@ static uint64_t read_watchdog(const char *usec, const char *pid) {
   return half ? half : 1;
 }
 
-static int make_address(struct notify *n, const char *text) {
-  size_t len = strlen(text);
-  n->to = (struct sockaddr_un){.sun_family = AF_UNIX};
-  if ((text[0] != '/' && text[0] != '@') || len < 2) return -EAFNOSUPPORT;
-  if (len >= sizeof(n->to.sun_path)) return -ENAMETOOLONG;
-  memcpy(n->to.sun_path, text, len);
-  if (text[0] == '@') n->to.sun_path[0] = '\0';
-  n->to_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (text[0] == '/'));
-  return 0;
-}
-
 void notify_init(struct notify *n) {
   const char *to = getenv("NOTIFY_SOCKET");
   *n = (struct notify){.fd = -1};
   if (to && *to) {
-    int rc = make_address(n, to);
+    size_t len = strlen(to);
+    int rc = (*to != '/' && *to != '@') || len < 2 ? -EAFNOSUPPORT : len >= sizeof(n->to.sun_path) ? -ENAMETOOLONG : 0;
+    if (rc == 0) {
+      n->to = (struct sockaddr_un){.sun_family = AF_UNIX};
+      memcpy(n->to.sun_path, to, len);
+      if (*to == '@') n->to.sun_path[0] = '\0';
+      n->to_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (*to == '/'));
+    }
     if (rc == 0) n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (rc == 0 && n->fd < 0) rc = -errno;
     if (rc < 0) log_warn("NOTIFY_SOCKET=%.120s cannot be used: %s", to, strerror(-rc));
