@@ -3,16 +3,12 @@
 
 #include "tests/rig/cluster.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 static char *read_file(void *ctx, const char *path, size_t max, struct err *e) {
   const struct site *s = ctx;

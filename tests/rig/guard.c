@@ -6,9 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -16,9 +13,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include "agent/guard/proctree.h"
 #include "common/buf.h"
+#include "tests/rig/unit.h"
 
 const char *const plain_env[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "MARK=yes", NULL};
 uint64_t now_ms(void) {

@@ -5,14 +5,11 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 void sdk_rig_open(struct sdk_rig *d, uint32_t n_local, uint32_t world) {
   sdk_rig_open_store(d, n_local, world, 0);

@@ -3,17 +3,13 @@
 
 #include "tests/rig/tree.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "tests/rig/unit.h"
 
 void tree_init(struct tree *t) {
   snprintf(t->root, sizeof(t->root), "%s", "/tmp/rdzv-tree-XXXXXX");

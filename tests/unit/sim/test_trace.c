@@ -10,12 +10,12 @@ static const char story[] = "[  0.004] rdzvd -> n1: START\n"
                             "[  1.000] n1: rank 0 exits with 3\n"
                             "[  1.002] n1 -> rdzvd: failed\n";
 
-static void test_the_same(void **state) {
+UNIT_TEST(test_the_same) {
   assert_int_equal(trace_difference(story, story), 0);
   assert_int_equal(trace_difference("", ""), 0);
 }
 
-static void test_another_order_or_time_within_the_slack(void **state) {
+UNIT_TEST(test_another_order_or_time_within_the_slack) {
   assert_int_equal(trace_difference(story, "[  0.004] rdzvd -> n2: START\n"
                                            "[  0.031] rdzvd -> n1: START\n"
                                            "[  1.050] n1: rank 0 exits with 3\n"
@@ -24,7 +24,7 @@ static void test_another_order_or_time_within_the_slack(void **state) {
   assert_int_equal(trace_difference("[100.000] n1: x\n", "[101.000] n1: x\n"), 0);
 }
 
-static void test_differences(void **state) {
+UNIT_TEST(test_differences) {
   /* another text; too late; too early */
   assert_int_equal(trace_difference(story, "[  0.004] rdzvd -> n1: STOP\n"
                                            "[  0.004] rdzvd -> n2: START\n"
@@ -39,13 +39,4 @@ static void test_differences(void **state) {
   assert_int_equal(trace_difference("[  1.000] n1: x\n[  1.000] n2: y\n", "[  1.000] n1: x\n"), 2);
   assert_int_equal(trace_difference("[  1.000] n1: x\n", "[  1.000] n1: x\n[  1.000] n2: y\n"), 2);
   assert_int_equal(trace_difference("", "[  1.000] n1: x\n"), 1);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_same),
-      cmocka_unit_test(test_another_order_or_time_within_the_slack),
-      cmocka_unit_test(test_differences),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

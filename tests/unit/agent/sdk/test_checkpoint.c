@@ -5,12 +5,9 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 static struct sdk_rig rig;
 static struct rdzv *r;
@@ -37,7 +34,7 @@ static int answers(void) {
   return rig.checkpointed[0];
 }
 
-static void test_the_bit_stays_until_it_is_answered(void **state) {
+UNIT_TEST(test_the_bit_stays_until_it_is_answered) {
   join();
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(rdzv_can_checkpoint(r), 0);
@@ -58,7 +55,7 @@ static void test_the_bit_stays_until_it_is_answered(void **state) {
 }
 
 /* Who has not said that it answers is not shown what it does not answer. */
-static void test_who_does_not_answer(void **state) {
+UNIT_TEST(test_who_does_not_answer) {
   join();
   sdk_server_request(rig.s, NULL, 0, 1);
   assert_int_equal(asked(), 0);
@@ -68,7 +65,7 @@ static void test_who_does_not_answer(void **state) {
 }
 
 /* A checkpoint that was begun before the request was seen is none for it. */
-static void test_what_was_begun_before(void **state) {
+UNIT_TEST(test_what_was_begun_before) {
   join();
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), 0);
@@ -89,7 +86,7 @@ static void test_what_was_begun_before(void **state) {
 }
 
 /* Another rank was asked first: this one's request comes right after its checkpoint, and is answered by it. */
-static void test_another_rank_was_quicker(void **state) {
+UNIT_TEST(test_another_rank_was_quicker) {
   join();
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), 0);
@@ -104,7 +101,7 @@ static void test_another_rank_was_quicker(void **state) {
 }
 
 /* A step that takes long: only the first look counts. */
-static void test_the_first_look_after_it(void **state) {
+UNIT_TEST(test_the_first_look_after_it) {
   join();
   rdzv_can_checkpoint(r);
   for (int late = 0; late < 2; late++) {
@@ -119,7 +116,7 @@ static void test_the_first_look_after_it(void **state) {
 }
 
 /* Who comes late hears of it in WELCOME. */
-static void test_asked_before_it_came(void **state) {
+UNIT_TEST(test_asked_before_it_came) {
   sdk_rig_open(&rig, 1, 2);
   sdk_server_request(rig.s, NULL, 0, 4);
   r = sdk_rig_join(&rig);
@@ -130,7 +127,7 @@ static void test_asked_before_it_came(void **state) {
   leave();
 }
 
-static void test_a_lost_agent(void **state) {
+UNIT_TEST(test_a_lost_agent) {
   join();
   rdzv_can_checkpoint(r);
   sdk_server_request(rig.s, NULL, 0, 1);
@@ -142,7 +139,7 @@ static void test_a_lost_agent(void **state) {
 }
 
 /* The workers of the next round learn what one of this round has reported. */
-static void test_what_was_saved_outlives_the_round(void **state) {
+UNIT_TEST(test_what_was_saved_outlives_the_round) {
   join();
   assert_int_equal(rdzv_saved_step(r), 0);
   assert_int_equal(rdzv_saved(r, 120), 0);
@@ -160,7 +157,7 @@ static void test_what_was_saved_outlives_the_round(void **state) {
 }
 
 /* The agent measures the time, so the last step is there before it begins. */
-static void test_a_worker_that_waits_for_a_checkpoint(void **state) {
+UNIT_TEST(test_a_worker_that_waits_for_a_checkpoint) {
   join();
   assert_int_equal(rdzv_resumed(r, 120), 0);
   for (uint64_t step = 121; step < 130; step++) assert_int_equal(rdzv_progress(r, step, 500, 0.5, 64), 0);
@@ -189,7 +186,7 @@ static void test_a_worker_that_waits_for_a_checkpoint(void **state) {
 }
 
 /* Its connection is all that the agent has of it. */
-static void test_a_worker_that_dies_while_it_saves(void **state) {
+UNIT_TEST(test_a_worker_that_dies_while_it_saves) {
   join();
   rdzv_saving(r, true);
   rdzv_finish(r);
@@ -200,7 +197,7 @@ static void test_a_worker_that_dies_while_it_saves(void **state) {
 }
 
 /* A parked worker has left its round. */
-static void test_a_worker_that_leaves_its_round_while_it_saves(void **state) {
+UNIT_TEST(test_a_worker_that_leaves_its_round_while_it_saves) {
   join();
   rdzv_can_rejoin(r);
   rdzv_saving(r, true);
@@ -222,28 +219,10 @@ static void test_a_worker_that_leaves_its_round_while_it_saves(void **state) {
   leave();
 }
 
-static void test_without_an_agent(void **state) {
+UNIT_TEST(test_without_an_agent) {
   assert_int_equal(rdzv_init(&r, 0), 0);
   assert_true(rdzv_alone(r));
   assert_int_equal(rdzv_saving(r, true), 0);
   assert_int_equal(rdzv_resumed(r, 7), 0);
   rdzv_finish(r);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_bit_stays_until_it_is_answered),
-      cmocka_unit_test(test_who_does_not_answer),
-      cmocka_unit_test(test_what_was_begun_before),
-      cmocka_unit_test(test_what_was_saved_outlives_the_round),
-      cmocka_unit_test(test_another_rank_was_quicker),
-      cmocka_unit_test(test_the_first_look_after_it),
-      cmocka_unit_test(test_asked_before_it_came),
-      cmocka_unit_test(test_a_lost_agent),
-      cmocka_unit_test(test_a_worker_that_waits_for_a_checkpoint),
-      cmocka_unit_test(test_a_worker_that_dies_while_it_saves),
-      cmocka_unit_test(test_a_worker_that_leaves_its_round_while_it_saves),
-      cmocka_unit_test(test_without_an_agent),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,7 +200,7 @@ static void play_pieces(int fd, int connection) {
   say_slowly(fd, "00" V1);
 }
 
-static void test_answers_in_pieces(void **state) {
+UNIT_TEST(test_answers_in_pieces) {
   open_stage(play_pieces, 1);
   join();
   assert_int_equal(rdzv_store_set(r, "k", "v1", 2, PATIENCE_MS), 0);
@@ -235,7 +235,7 @@ static void check_cancel(void) {
   sdk_rig_close(&rig);
 }
 
-static void test_cancelled_waits(void **state) {
+UNIT_TEST(test_cancelled_waits) {
   open_stage(play_cancel, 2);
   check_cancel();
   check_cancel();
@@ -257,7 +257,7 @@ static void play_torn_cancel(int fd, int connection) {
   say_slowly(fd, "ffffffffffffffff");
 }
 
-static void test_cancellation_in_two_pieces(void **state) {
+UNIT_TEST(test_cancellation_in_two_pieces) {
   char *value;
   open_stage(play_torn_cancel, 1);
   join_warmly();
@@ -273,7 +273,7 @@ static void play_silence(int fd, int connection) {
   await_point(1);
 }
 
-static void test_a_round_that_ends_before_a_wait(void **state) {
+UNIT_TEST(test_a_round_that_ends_before_a_wait) {
   int64_t total;
   open_stage(play_silence, 1);
   join_warmly();
@@ -302,7 +302,7 @@ static void play_late(int fd, int connection) {
   say(fd, "0300000000000000");
 }
 
-static void test_late_answers_are_dropped(void **state) {
+UNIT_TEST(test_late_answers_are_dropped) {
   int64_t total = 42;
   char *value;
   open_stage(play_late, 1);
@@ -325,7 +325,7 @@ static void play_dumb(int fd, int connection) {
   }
 }
 
-static void test_a_store_that_never_answers(void **state) {
+UNIT_TEST(test_a_store_that_never_answers) {
   int64_t n;
   open_stage(play_dumb, 1);
   join_warmly();
@@ -349,7 +349,7 @@ static void play_slow_reader(int fd, int connection) {
   say(fd, "0100000000000000");
 }
 
-static void test_a_store_that_reads_late(void **state) {
+UNIT_TEST(test_a_store_that_reads_late) {
   char *big = malloc(RDZV_VALUE_MAX);
   memset(big, 'x', RDZV_VALUE_MAX);
   open_stage(play_slow_reader, 1);
@@ -385,7 +385,7 @@ static void check_death(const char *words, int code, const char *sentence) {
   leave();
 }
 
-static void test_death_in_the_middle(void **state) {
+UNIT_TEST(test_death_in_the_middle) {
   const char *gone = "the store closed the connection: the round is over, or node rank 0 (127.0.0.1) is gone";
   check_death("", -ECONNRESET, gone);
   check_death("00", -ECONNRESET, gone);
@@ -394,7 +394,7 @@ static void test_death_in_the_middle(void **state) {
   check_death("01 0000000000000000", -ECONNRESET, gone); /* while we wait */
 }
 
-static void test_nonsense(void **state) {
+UNIT_TEST(test_nonsense) {
   check_death("00 ffffffffffffffff", -EPROTO, "the store's answer is malformed");
   last_words = "00" V1 "00";
   open_stage(play_death, 1);
@@ -409,7 +409,7 @@ static void play_leave(int fd, int connection) {
   greet(fd);
 }
 
-static void test_a_set_notices_the_end(void **state) {
+UNIT_TEST(test_a_set_notices_the_end) {
   int rc = 0;
   open_stage(play_leave, 1);
   join();
@@ -426,7 +426,7 @@ static void play_impostor(int fd, int connection) {
   say(fd, "48545450 2f312e31");
 }
 
-static void test_who_answers_is_no_store(void **state) {
+UNIT_TEST(test_who_answers_is_no_store) {
   open_stage(play_impostor, 1);
   join();
   check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "not a store");
@@ -442,7 +442,7 @@ static void play_closed_door(int fd, int connection) {
   say(fd, "00" V1);
 }
 
-static void test_a_door_that_opens(void **state) {
+UNIT_TEST(test_a_door_that_opens) {
   open_stage(play_closed_door, 3);
   join();
   check_get(PATIENCE_MS);
@@ -455,7 +455,7 @@ static void *listen_later(void *arg) {
   return perform(NULL);
 }
 
-static void test_a_store_that_opens_late(void **state) {
+UNIT_TEST(test_a_store_that_opens_late) {
   char *value;
   stage = (struct stage){.play = play_closed_door, .connections = 3};
   stage.listener = listen_at(&stage.port); /* bound, so nobody else gets it, but it refuses */
@@ -482,7 +482,7 @@ static void play_wait(int fd, int connection) {
 }
 
 /* The agent's word counts, also while we wait for the store. */
-static void test_the_round_ends_in_a_wait(void **state) {
+UNIT_TEST(test_the_round_ends_in_a_wait) {
   char *value;
   open_stage(play_wait, 1);
   join();
@@ -491,7 +491,7 @@ static void test_the_round_ends_in_a_wait(void **state) {
   leave();
 }
 
-static void test_no_store_in_this_job(void **state) {
+UNIT_TEST(test_no_store_in_this_job) {
   sdk_rig_open_store(&rig, 1, 2, 0);
   r = sdk_rig_join(&rig);
   check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -ENOTSUP, "--store worker");
@@ -501,22 +501,5 @@ static void test_no_store_in_this_job(void **state) {
 
 int main(void) {
   alarm(100);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers_in_pieces),
-      cmocka_unit_test(test_cancelled_waits),
-      cmocka_unit_test(test_cancellation_in_two_pieces),
-      cmocka_unit_test(test_late_answers_are_dropped),
-      cmocka_unit_test(test_a_round_that_ends_before_a_wait),
-      cmocka_unit_test(test_a_store_that_never_answers),
-      cmocka_unit_test(test_a_store_that_reads_late),
-      cmocka_unit_test(test_death_in_the_middle),
-      cmocka_unit_test(test_nonsense),
-      cmocka_unit_test(test_a_set_notices_the_end),
-      cmocka_unit_test(test_who_answers_is_no_store),
-      cmocka_unit_test(test_a_door_that_opens),
-      cmocka_unit_test(test_a_store_that_opens_late),
-      cmocka_unit_test(test_the_round_ends_in_a_wait),
-      cmocka_unit_test(test_no_store_in_this_job),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

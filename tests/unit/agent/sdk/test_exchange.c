@@ -72,7 +72,7 @@ static int part_sizes(struct rdzv *r) {
   return rc ? rc : exchange(r, name, 0, 5);
 }
 
-static void test_exchange(void **state) {
+UNIT_TEST(test_exchange) {
   play_well(MAX_LOCAL, MAX_LOCAL, part_sizes);
 }
 
@@ -88,7 +88,7 @@ static int part_again(struct rdzv *r) {
   return rc ? rc : keys > 6 ? (int)keys : 0;
 }
 
-static void test_a_name_again_and_again(void **state) {
+UNIT_TEST(test_a_name_again_and_again) {
   play_well(MAX_LOCAL, MAX_LOCAL, part_again);
 }
 
@@ -106,7 +106,7 @@ static int part_barrier(struct rdzv *r) {
   return 0;
 }
 
-static void test_barrier(void **state) {
+UNIT_TEST(test_barrier) {
   atomic_store(&came, 0);
   play_well(MAX_LOCAL, MAX_LOCAL, part_barrier);
 }
@@ -124,7 +124,7 @@ static int part_three_of_many(struct rdzv *r) {
   return rdzv_exchange(r, "hello", &mine, sizeof(mine), all, sizeof(all), MISSED_MS + 50 * rdzv_local_rank(r));
 }
 
-static void test_the_missing_are_named(void **state) {
+UNIT_TEST(test_the_missing_are_named) {
   play(3, 16, part_three_of_many);
   for (uint32_t i = 0; i < 3; i++)
     check_player(i, -ETIMEDOUT, "exchange \"hello\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within ");
@@ -146,7 +146,7 @@ static int part_late(struct rdzv *r) {
   return rc;
 }
 
-static void test_one_comes_late(void **state) {
+UNIT_TEST(test_one_comes_late) {
   play_well(3, 3, part_late);
 }
 
@@ -173,7 +173,7 @@ static int part_room(struct rdzv *r) {
   return rc ? rc : x.all[0] == 0 && x.all[1] == 1 && x.behind == -1 ? 0 : 7;
 }
 
-static void test_too_little_room(void **state) {
+UNIT_TEST(test_too_little_room) {
   play_well(2, 2, part_room);
 }
 
@@ -184,7 +184,7 @@ static int part_many(struct rdzv *r) {
   return strstr(rdzv_error(r), "there is room for 8192 bytes, and 2048 ranks give 8 bytes each") ? 0 : 2;
 }
 
-static void test_more_ranks_than_expected(void **state) {
+UNIT_TEST(test_more_ranks_than_expected) {
   play_well(1, 2048, part_many);
 }
 
@@ -203,11 +203,11 @@ static int part_untouched(struct rdzv *r) {
   return 0;
 }
 
-static void test_a_failed_call_writes_nothing(void **state) {
+UNIT_TEST(test_a_failed_call_writes_nothing) {
   play_well(3, 3, part_untouched); /* rank 0 gives 7 bytes */
 }
 
-static void test_sizes_that_differ(void **state) {
+UNIT_TEST(test_sizes_that_differ) {
   play(3, 3, part_sizes_differ);
   check_player(0, -EINVAL, "exchange \"k\": rank 2 gave 7 bytes, and this rank (0) 8");
   check_player(1, -EINVAL, "exchange \"k\": rank 2 gave 7 bytes, and this rank (1) 8");
@@ -235,7 +235,7 @@ static int part_strange(struct rdzv *r) {
   return rdzv_exchange(r, "k", &mine, 1, all, sizeof(all), MISSED_MS);
 }
 
-static void test_somebody_else_writes_there(void **state) {
+UNIT_TEST(test_somebody_else_writes_there) {
   play(3, 3, part_twice);
   for (uint32_t i = 0; i < 2; i++)
     check_player(i, -EINVAL, "exchange \"k\": rank 1 came twice: two of its processes use this name");
@@ -261,7 +261,7 @@ static int part_mistakes(struct rdzv *r) {
                                                                                                                  : 5;
 }
 
-static void test_mistakes(void **state) {
+UNIT_TEST(test_mistakes) {
   play_well(1, 4, part_mistakes);
 }
 
@@ -272,7 +272,7 @@ static int part_no_store(struct rdzv *r) {
 }
 
 /* --store worker: a single worker needs none. */
-static void test_without_a_store(void **state) {
+UNIT_TEST(test_without_a_store) {
   struct sdk_rig d;
   sdk_rig_open_store(&d, 1, 1, 0);
   drive(&d, players, 1, part_no_store, NULL);
@@ -324,7 +324,7 @@ static int part_interrupted(struct rdzv *r) {
   return rc;
 }
 
-static void test_a_signal_ends_a_wait(void **state) {
+UNIT_TEST(test_a_signal_ends_a_wait) {
   struct sigaction a = {.sa_handler = on_signal}, before;
   sigaction(SIGUSR1, &a, &before);
   play_well(3, 3, part_interrupted);
@@ -341,7 +341,7 @@ static void end_round(struct sdk_rig *d) {
   if (atomic_load(&turn) == 2) sdk_server_close_round(d->s);
 }
 
-static void test_round_ends_in_an_exchange(void **state) {
+UNIT_TEST(test_round_ends_in_an_exchange) {
   struct sdk_rig d;
   atomic_store(&turn, 0);
   sdk_rig_open_store(&d, 2, 7, store_thread_start());
@@ -353,21 +353,5 @@ static void test_round_ends_in_an_exchange(void **state) {
 
 int main(void) {
   alarm(100);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_exchange),
-      cmocka_unit_test(test_a_name_again_and_again),
-      cmocka_unit_test(test_barrier),
-      cmocka_unit_test(test_a_signal_ends_a_wait),
-      cmocka_unit_test(test_the_missing_are_named),
-      cmocka_unit_test(test_one_comes_late),
-      cmocka_unit_test(test_sizes_that_differ),
-      cmocka_unit_test(test_somebody_else_writes_there),
-      cmocka_unit_test(test_mistakes),
-      cmocka_unit_test(test_too_little_room),
-      cmocka_unit_test(test_more_ranks_than_expected),
-      cmocka_unit_test(test_a_failed_call_writes_nothing),
-      cmocka_unit_test(test_without_a_store),
-      cmocka_unit_test(test_round_ends_in_an_exchange),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -4,15 +4,12 @@
 #include "tests/rig/sdk.h"
 
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 static struct sdk_rig rig;
 
@@ -59,7 +56,7 @@ static void tell_later(struct sdk_rig *d) {
   }
 }
 
-static void test_all_ids_for_all(void **state) {
+UNIT_TEST(test_all_ids_for_all) {
   struct player p[2];
   sdk_rig_open(&rig, 2, 4);
   drive(&rig, p, 2, play_waits, tell_later);
@@ -69,7 +66,7 @@ static void test_all_ids_for_all(void **state) {
 }
 
 /* Told before the round is open, as they may come while devices are waited for. */
-static void test_they_were_there_before(void **state) {
+UNIT_TEST(test_they_were_there_before) {
   struct player p[1];
   struct sdk_welcome w = {.round = 9, .world_size = 1, .local_world_size = 1, .node_count = 1};
   struct sdk_ids ids = make(9, 1, "");
@@ -127,7 +124,7 @@ static int play_without_room(struct rdzv *r) {
   return rdzv_nccl_ids(r, one, sizeof one, &n, &version, PATIENCE_MS);
 }
 
-static void test_sentences(void **state) {
+UNIT_TEST(test_sentences) {
   struct sdk_ids late = make(ROUND, 0, "0 of 1 are here, to come from n9 (node 9)");
   struct sdk_ids none = make(ROUND, 0, "this job has none: its agents run with --nccl-ids never");
   struct sdk_ids two = make(ROUND, 2, ""), old = make(ROUND - 1, 1, "");
@@ -145,7 +142,7 @@ static void end_the_round(struct sdk_rig *d) {
   if (d->hellos) sdk_server_close_round(d->s);
 }
 
-static void test_the_round_ends(void **state) {
+UNIT_TEST(test_the_round_ends) {
   struct player p[1];
   sdk_rig_open(&rig, 1, 2);
   drive(&rig, p, 1, play_waits, end_the_round);
@@ -154,7 +151,7 @@ static void test_the_round_ends(void **state) {
   sdk_rig_close(&rig);
 }
 
-static void test_alone(void **state) {
+UNIT_TEST(test_alone) {
   struct rdzv *r;
   uint8_t first;
   int n;
@@ -167,7 +164,7 @@ static void test_alone(void **state) {
 }
 
 /* A worker that does not read is told when it does, and the last word alone. */
-static void test_who_does_not_read(void **state) {
+UNIT_TEST(test_who_does_not_read) {
   sdk_rig_open(&rig, 1, 2);
   struct rdzv *r = sdk_rig_join(&rig);
   uint8_t first;
@@ -188,13 +185,4 @@ static void test_who_does_not_read(void **state) {
   }
   rdzv_finish(r);
   sdk_rig_close(&rig);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_ids_for_all), cmocka_unit_test(test_they_were_there_before),
-      cmocka_unit_test(test_sentences),       cmocka_unit_test(test_the_round_ends),
-      cmocka_unit_test(test_alone),           cmocka_unit_test(test_who_does_not_read),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

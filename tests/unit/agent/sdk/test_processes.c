@@ -98,7 +98,7 @@ static int part_fork(struct rdzv *r) {
   return rdzv_progress(r, 7, 7, 0, 0) || rdzv_barrier(r, "b", 0) || rdzv_done(r);
 }
 
-static void test_a_forked_process(void **state) {
+UNIT_TEST(test_a_forked_process) {
   struct sdk_rig d;
   sdk_rig_open_store(&d, 1, 1, store_thread_start());
   drive(&d, players, 1, part_fork, NULL);
@@ -112,7 +112,7 @@ static void test_a_forked_process(void **state) {
 }
 
 /* Without an agent both have a world of one. */
-static void test_a_fork_without_an_agent(void **state) {
+UNIT_TEST(test_a_fork_without_an_agent) {
   struct rdzv *r;
   assert_int_equal(rdzv_init(&r, 0), 0);
   pid_t pid = fork();
@@ -162,7 +162,7 @@ static int begin_everything(struct rdzv **r) {
 }
 
 /* The agent learns that nobody answers there any more; the second report was held back. */
-static void test_exit_without_done(void **state) {
+UNIT_TEST(test_exit_without_done) {
   struct sdk_rig d;
   sdk_rig_open(&d, 1, 2);
   pid_t pid = fork();
@@ -198,7 +198,7 @@ static int after_exec(void) {
   return rc;
 }
 
-static void test_exec(void **state) {
+UNIT_TEST(test_exec) {
   struct sdk_rig d;
   sdk_rig_open(&d, 1, 2);
   pid_t pid = fork();
@@ -242,7 +242,7 @@ static int part_threads(struct rdzv *r) {
   return rc ? rc : rdzv_done(r);
 }
 
-static void test_reports_of_several_threads(void **state) {
+UNIT_TEST(test_reports_of_several_threads) {
   struct sdk_rig d;
   sdk_rig_open_store(&d, 2, 2, store_thread_start());
   drive(&d, players, 2, part_threads, NULL);
@@ -262,7 +262,7 @@ static void *fail_elsewhere(void *arg) {
              : arg;
 }
 
-static void test_sentences_of_threads(void **state) {
+UNIT_TEST(test_sentences_of_threads) {
   struct rdzv *r, *second;
   pthread_t thread;
   void *failed;
@@ -282,10 +282,5 @@ static void test_sentences_of_threads(void **state) {
 int main(int argc, char **argv) {
   alarm(100);
   if (argc > 1 && strcmp(argv[1], AFTER_EXEC) == 0) return after_exec();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_forked_process),           cmocka_unit_test(test_a_fork_without_an_agent),
-      cmocka_unit_test(test_exit_without_done),          cmocka_unit_test(test_exec),
-      cmocka_unit_test(test_reports_of_several_threads), cmocka_unit_test(test_sentences_of_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -5,14 +5,11 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 static struct sdk_rig rig;
 static struct rdzv *r;
@@ -56,7 +53,7 @@ static void turn(void) {
   for (int i = 0; i < 3; i++) pump(&rig, 5);
 }
 
-static void test_all_is_of_the_next_round(void **state) {
+UNIT_TEST(test_all_is_of_the_next_round) {
   join();
   assert_int_equal(rig.can_rejoin, 1);
   assert_int_equal(asked(), 0);
@@ -84,7 +81,7 @@ static void test_all_is_of_the_next_round(void **state) {
   leave();
 }
 
-static void test_several_rounds(void **state) {
+UNIT_TEST(test_several_rounds) {
   join();
   rdzv_can_checkpoint(r);
   turn();
@@ -106,7 +103,7 @@ static void test_several_rounds(void **state) {
   leave();
 }
 
-static void test_told_to_stop_while_parked(void **state) {
+UNIT_TEST(test_told_to_stop_while_parked) {
   join();
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
   turn();
@@ -116,7 +113,7 @@ static void test_told_to_stop_while_parked(void **state) {
   leave();
 }
 
-static void test_an_interrupt_while_parked(void **state) {
+UNIT_TEST(test_an_interrupt_while_parked) {
   volatile sig_atomic_t stopped = 1;
   join();
   rdzv_set_interrupt(r, &stopped);
@@ -131,7 +128,7 @@ static void test_an_interrupt_while_parked(void **state) {
   leave();
 }
 
-static void test_the_agent_goes(void **state) {
+UNIT_TEST(test_the_agent_goes) {
   join();
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
   turn();
@@ -142,7 +139,7 @@ static void test_the_agent_goes(void **state) {
 }
 
 /* Who is not parked when the next round begins is of the old one. */
-static void test_too_late(void **state) {
+UNIT_TEST(test_too_late) {
   join();
   open_next(1);
   assert_int_equal(rdzv_rejoin(r, NULL, PATIENCE_MS), -ESTALE);
@@ -152,7 +149,7 @@ static void test_too_late(void **state) {
   leave();
 }
 
-static void test_who_may_not(void **state) {
+UNIT_TEST(test_who_may_not) {
   sdk_rig_open(&rig, 1, 2);
   r = sdk_rig_join(&rig);
   assert_int_equal(rdzv_rejoin(r, NULL, 0), -EINVAL);
@@ -168,7 +165,7 @@ static void test_who_may_not(void **state) {
   leave();
 }
 
-static void test_without_an_agent(void **state) {
+UNIT_TEST(test_without_an_agent) {
   unsetenv("RDZV_AGENT_SOCKET");
   assert_int_equal(rdzv_init(&r, 0), 0);
   assert_int_equal(rdzv_can_rejoin(r), 0);
@@ -177,7 +174,7 @@ static void test_without_an_agent(void **state) {
 }
 
 /* Of two processes of one local rank one can rejoin; and it goes with its connection. */
-static void test_one_of_a_local_rank(void **state) {
+UNIT_TEST(test_one_of_a_local_rank) {
   struct rdzv *second;
   join();
   second = sdk_rig_join(&rig);
@@ -197,7 +194,7 @@ static void test_one_of_a_local_rank(void **state) {
 }
 
 /* A wait for the store of a round that ends. */
-static void test_a_wait_is_ended(void **state) {
+UNIT_TEST(test_a_wait_is_ended) {
   sdk_rig_open_store(&rig, 1, 2, 9);
   r = sdk_rig_join(&rig);
   rdzv_can_rejoin(r);
@@ -208,20 +205,4 @@ static void test_a_wait_is_ended(void **state) {
   assert_int_equal(rdzv_store_get(r, "k", &value, NULL, PATIENCE_MS), -ECANCELED);
   assert_non_null(strstr(rdzv_error(r), "rdzv_rejoin waits for the next one"));
   leave();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_is_of_the_next_round),
-      cmocka_unit_test(test_several_rounds),
-      cmocka_unit_test(test_an_interrupt_while_parked),
-      cmocka_unit_test(test_told_to_stop_while_parked),
-      cmocka_unit_test(test_the_agent_goes),
-      cmocka_unit_test(test_too_late),
-      cmocka_unit_test(test_who_may_not),
-      cmocka_unit_test(test_without_an_agent),
-      cmocka_unit_test(test_one_of_a_local_rank),
-      cmocka_unit_test(test_a_wait_is_ended),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,21 +7,18 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include "common/buf.h"
+#include "tests/rig/unit.h"
 
 /* ----------------------------------------------------------------- alone */
 
-static void test_alone(void **state) {
+UNIT_TEST(test_alone) {
   struct rdzv *r;
   unsetenv("RDZV_AGENT_SOCKET");
   assert_int_equal(rdzv_init(&r, 0), 0);
@@ -56,7 +53,7 @@ static void check_init(int code, const char *sentence) {
   if (!strstr(rdzv_error(NULL), sentence)) fail_msg("\"%s\" does not say \"%s\"", rdzv_error(NULL), sentence);
 }
 
-static void test_no_agent(void **state) {
+UNIT_TEST(test_no_agent) {
   setenv("RDZV_ROUND", "4", 1);
   setenv("RDZV_LOCAL_RANK", "0", 1);
   setenv("RDZV_AGENT_SOCKET", "@rdzv-nobody-is-here", 1);
@@ -71,7 +68,7 @@ static void test_no_agent(void **state) {
   unsetenv("RDZV_AGENT_SOCKET");
 }
 
-static void test_bad_environment(void **state) {
+UNIT_TEST(test_bad_environment) {
   struct sdk_rig d;
   sdk_rig_open(&d, 1, 2);
   unsetenv("RDZV_ROUND");
@@ -95,7 +92,7 @@ static int part_who_am_i(struct rdzv *r) {
          !strcmp(rdzv_head_addr(r), "127.0.0.1") && !strcmp(rdzv_node_addr(r), "127.0.0.2") && !rdzv_alone(r);
 }
 
-static void test_who_am_i(void **state) {
+UNIT_TEST(test_who_am_i) {
   struct sdk_rig d;
   struct player p[3];
   sdk_rig_open(&d, 3, 7);
@@ -117,7 +114,7 @@ static void check_refused(struct sdk_rig *d, int code, const char *sentence) {
   assert_int_equal(p.result, code);
 }
 
-static void test_other_rounds_are_refused(void **state) {
+UNIT_TEST(test_other_rounds_are_refused) {
   struct sdk_rig d;
   sdk_rig_open(&d, 1, 2);
   setenv("RDZV_ROUND", "3", 1);
@@ -131,7 +128,7 @@ static void test_other_rounds_are_refused(void **state) {
   sdk_rig_close(&d);
 }
 
-static void test_unknown_local_rank(void **state) {
+UNIT_TEST(test_unknown_local_rank) {
   struct sdk_rig d;
   struct player p[2];
   sdk_rig_open(&d, 1, 2);
@@ -150,7 +147,7 @@ static int part_progress(struct rdzv *r) {
   return rdzv_done(r);
 }
 
-static void test_progress(void **state) {
+UNIT_TEST(test_progress) {
   struct sdk_rig d;
   struct player p[2];
   sdk_rig_open(&d, 2, 7);
@@ -178,7 +175,7 @@ static void ask_checkpoint_and_stop(struct sdk_rig *d) {
   if (d->hellos == 2) sdk_server_request(d->s, NULL, RDZV_STOP, 1);
 }
 
-static void test_requests(void **state) {
+UNIT_TEST(test_requests) {
   struct sdk_rig d;
   struct player p[2];
   sdk_rig_open(&d, 2, 7);
@@ -201,7 +198,7 @@ static void end_when_here(struct sdk_rig *d) {
   if (d->hellos == 1) sdk_server_close_round(d->s);
 }
 
-static void test_a_closed_round_reads_as_stop(void **state) {
+UNIT_TEST(test_a_closed_round_reads_as_stop) {
   struct sdk_rig d;
   struct player p;
   sdk_rig_open(&d, 1, 7);
@@ -268,7 +265,7 @@ static struct sdk_head head(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
-static void test_damaged_welcome(void **state) {
+UNIT_TEST(test_damaged_welcome) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4}, bad = w;
   check_lie((struct lie){0}, -EPIPE, "the agent is gone");
   check_lie((struct lie){.answers = {"x"}, .sizes = {1}}, -EPROTO,
@@ -280,7 +277,7 @@ static void test_damaged_welcome(void **state) {
 }
 
 /* Whatever an agent of another version answers, the sentence names both versions: a WELCOME of any size, a refusal. */
-static void test_other_versions(void **state) {
+UNIT_TEST(test_other_versions) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4};
   struct sdk_refused f = {.head = head(SDK_REFUSED), .code = -EPROTO, .text = "in words of its time"};
   char sentence[300];
@@ -296,7 +293,7 @@ static void test_other_versions(void **state) {
   }
 }
 
-static void test_damage_after_welcome(void **state) {
+UNIT_TEST(test_damage_after_welcome) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4};
   struct sdk_refused f = {.head = head(SDK_REFUSED), .code = -ESTALE, .text = "round 4 is over"};
   struct sdk_request q = {.head = head(SDK_REQUEST), .checkpoint = 1};
@@ -331,7 +328,7 @@ static char *read_file(const char *path) {
 }
 
 /* The worker in rdzv.h's comment is the program that is compiled. */
-static void test_comment_is_the_example(void **state) {
+UNIT_TEST(test_comment_is_the_example) {
   char *header = read_file(SOURCE_ROOT "/agent/sdk/rdzv.h"), *example = read_file(SOURCE_ROOT "/agent/sdk/example.c"),
        *save = NULL;
   struct buf comment = BUF_INIT;
@@ -345,20 +342,5 @@ static void test_comment_is_the_example(void **state) {
 
 int main(void) {
   alarm(100);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alone),
-      cmocka_unit_test(test_no_agent),
-      cmocka_unit_test(test_bad_environment),
-      cmocka_unit_test(test_who_am_i),
-      cmocka_unit_test(test_other_rounds_are_refused),
-      cmocka_unit_test(test_unknown_local_rank),
-      cmocka_unit_test(test_progress),
-      cmocka_unit_test(test_requests),
-      cmocka_unit_test(test_a_closed_round_reads_as_stop),
-      cmocka_unit_test(test_damaged_welcome),
-      cmocka_unit_test(test_other_versions),
-      cmocka_unit_test(test_damage_after_welcome),
-      cmocka_unit_test(test_comment_is_the_example),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -4,15 +4,12 @@
 #include "tests/rig/sdk.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 static int raw_connect(const struct sdk_rig *d) {
   struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -59,7 +56,7 @@ static void check_bad(struct sdk_rig *d, bool greeted, const void *bytes, size_t
   close(fd);
 }
 
-static void test_bad_records(void **state) {
+UNIT_TEST(test_bad_records) {
   struct sdk_rig d;
   static char long_record[SDK_RECORD_MAX + 1];
   sdk_rig_open(&d, 1, 2);
@@ -90,7 +87,7 @@ static void test_bad_records(void **state) {
 }
 
 /* Of a record of another version only the head and librdzv's release are looked at. */
-static void test_other_versions(void **state) {
+UNIT_TEST(test_other_versions) {
   struct sdk_rig d;
   struct {
     struct sdk_hello hello;
@@ -111,7 +108,7 @@ static void test_other_versions(void **state) {
 }
 
 /* Two connections of one rank: it can as long as one of them can. */
-static void test_who_can_and_cannot_any_more(void **state) {
+UNIT_TEST(test_who_can_and_cannot_any_more) {
   struct sdk_rig d;
   struct sdk_can_checkpoint can = {.head = head(SDK_CAN_CHECKPOINT)};
   struct sdk_done done = {.head = head(SDK_DONE)};
@@ -141,7 +138,7 @@ static int part_rank(struct rdzv *r) {
 }
 
 /* A worker that never reads: it costs nothing, the others do not notice, and when it reads it is told the latest. */
-static void test_who_does_not_read(void **state) {
+UNIT_TEST(test_who_does_not_read) {
   struct sdk_rig d;
   struct player p;
   sdk_rig_open(&d, 1, 2);
@@ -162,7 +159,7 @@ static void test_who_does_not_read(void **state) {
   sdk_rig_close(&d);
 }
 
-static void test_path_socket(void **state) {
+UNIT_TEST(test_path_socket) {
   struct sdk_server *s, *other;
   struct err e = ERR_INIT;
   char path[64];
@@ -181,12 +178,5 @@ static void test_path_socket(void **state) {
 
 int main(void) {
   alarm(100);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bad_records),
-      cmocka_unit_test(test_other_versions),
-      cmocka_unit_test(test_who_can_and_cannot_any_more),
-      cmocka_unit_test(test_who_does_not_read),
-      cmocka_unit_test(test_path_socket),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

@@ -252,15 +252,15 @@ static void play_script(enum world w) {
   close_world();
 }
 
-static void test_alone(void **state) {
+UNIT_TEST(test_alone) {
   play_script(ALONE);
 }
 
-static void test_with_a_store(void **state) {
+UNIT_TEST(test_with_a_store) {
   play_script(REAL);
 }
 
-static void test_with_a_crawling_store(void **state) {
+UNIT_TEST(test_with_a_crawling_store) {
   play_script(CRAWLING);
 }
 
@@ -287,12 +287,12 @@ static void check_large(enum world w) {
   close_world();
 }
 
-static void test_large_values(void **state) {
+UNIT_TEST(test_large_values) {
   check_large(ALONE);
   check_large(REAL);
 }
 
-static void test_very_many_keys(void **state) {
+UNIT_TEST(test_very_many_keys) {
   enum { N = RDZV_KEYS_MAX };
   char(*names)[16] = xcalloc(N, sizeof(*names)), **values = xcalloc(N, sizeof(*values));
   const char **keys = xcalloc(N, sizeof(*keys));
@@ -344,7 +344,7 @@ static int part_talk(struct rdzv *w) {
   return rc;
 }
 
-static void test_workers_talk(void **state) {
+UNIT_TEST(test_workers_talk) {
   struct player p[MAX_LOCAL];
   sdk_rig_open_store(&rig, MAX_LOCAL, MAX_LOCAL, store_thread_start());
   drive(&rig, p, MAX_LOCAL, part_talk, NULL);
@@ -385,7 +385,7 @@ static int part_impatient(struct rdzv *w) {
   return rank == 0 || late > 0 ? 0 : 1; /* or it has shown nothing */
 }
 
-static void test_patience_that_ends_as_the_answer_comes(void **state) {
+UNIT_TEST(test_patience_that_ends_as_the_answer_comes) {
   struct player p[MAX_LOCAL];
   sdk_rig_open_store(&rig, MAX_LOCAL, MAX_LOCAL, store_thread_start());
   drive(&rig, p, MAX_LOCAL, part_impatient, NULL);
@@ -396,7 +396,7 @@ static void test_patience_that_ends_as_the_answer_comes(void **state) {
 }
 
 /* What was sent last is there, though the worker left at once with an answer unread. */
-static void test_last_words_arrive(void **state) {
+UNIT_TEST(test_last_words_arrive) {
   char *value;
   open_world(REAL);
   WAITS_IN_VAIN(rdzv_store_get(r, "never", &value, NULL, 5), "did not come");
@@ -414,7 +414,7 @@ static void *stop_soon(void *arg) {
   return NULL;
 }
 
-static void test_the_store_ends_in_a_wait(void **state) {
+UNIT_TEST(test_the_store_ends_in_a_wait) {
   pthread_t thread;
   char *value;
   open_world(REAL);
@@ -427,7 +427,7 @@ static void test_the_store_ends_in_a_wait(void **state) {
   close_world();
 }
 
-static void test_what_a_store_refuses(void **state) {
+UNIT_TEST(test_what_a_store_refuses) {
   int64_t n;
   for (enum world w = ALONE; w <= REAL; w++) {
     open_world(w);
@@ -442,17 +442,5 @@ static void test_what_a_store_refuses(void **state) {
 
 int main(void) {
   alarm(100);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alone),
-      cmocka_unit_test(test_with_a_store),
-      cmocka_unit_test(test_with_a_crawling_store),
-      cmocka_unit_test(test_large_values),
-      cmocka_unit_test(test_very_many_keys),
-      cmocka_unit_test(test_workers_talk),
-      cmocka_unit_test(test_patience_that_ends_as_the_answer_comes),
-      cmocka_unit_test(test_last_words_arrive),
-      cmocka_unit_test(test_the_store_ends_in_a_wait),
-      cmocka_unit_test(test_what_a_store_refuses),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return unit_run(NULL, NULL);
 }

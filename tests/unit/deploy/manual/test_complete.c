@@ -32,7 +32,7 @@ static void check_label(const char *label, const char *want) {
   buf_finish(&got);
 }
 
-static void test_labels(void **state) {
+UNIT_TEST(test_labels) {
   check_label("now|next-round", "now next-round");
   check_label("N|cpu|gpu|auto", "TEXT cpu gpu auto");
   check_label("auto|sdk|output|file:PATH", "auto sdk output file:FILE");
@@ -63,7 +63,7 @@ static void check_summary(const char *help, size_t max, const char *want) {
   buf_finish(&out);
 }
 
-static void test_summary(void **state) {
+UNIT_TEST(test_summary) {
   check_summary("Say less. Or more.", 40, "Say less");
   check_summary("Say less", 40, "Say less");
   check_summary("Ends in .py anyway.", 40, "Ends in .py anyway");
@@ -105,7 +105,7 @@ static void check_row(const struct opts_spec *spec, const struct opt *row) {
   if (takes(row, "zzz")) fail_msg("%s --%s takes more than its label says", spec->program, row->name);
 }
 
-static void test_values_are_taken(void **state) {
+UNIT_TEST(test_values_are_taken) {
   size_t rows = 0;
   for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
     for (const struct opt *row = specs[i]->table; !opt_is_end(row); row++) {
@@ -118,7 +118,7 @@ static void test_values_are_taken(void **state) {
 }
 
 /* A completion says in a line what an option is about: so its help begins with that. */
-static void test_every_option_has_a_summary(void **state) {
+UNIT_TEST(test_every_option_has_a_summary) {
   for (size_t i = 0; i < sizeof(specs) / sizeof(*specs); i++) {
     for (const struct opt *row = specs[i]->table; !opt_is_end(row); row++) {
       struct buf out = BUF_INIT;
@@ -128,14 +128,4 @@ static void test_every_option_has_a_summary(void **state) {
       buf_finish(&out);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_labels),
-      cmocka_unit_test(test_summary),
-      cmocka_unit_test(test_values_are_taken),
-      cmocka_unit_test(test_every_option_has_a_summary),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

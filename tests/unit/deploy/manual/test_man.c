@@ -13,7 +13,7 @@ static void check(void (*put)(struct buf *, const char *), const char *text, con
   buf_finish(&out);
 }
 
-static void test_text(void **state) {
+UNIT_TEST(test_text) {
   check(man_put_text, "", "");
   check(man_put_text, "One. Two? (Three.) four", "One.\nTwo?\n(Three.)\nfour\n");
   check(man_put_text, "first\nparagraph\n\n  second", "first paragraph\n.Pp\nsecond\n");
@@ -26,7 +26,7 @@ static void test_text(void **state) {
   check(man_put_text, "^ ~", "\\(ha \\(ti\n");
 }
 
-static void test_phrase(void **state) {
+UNIT_TEST(test_phrase) {
   check(man_put_phrase, "a bug in rdzv", "A bug in rdzv.\n");
   check(man_put_phrase, "rdzvd: taken", "rdzvd: taken.\n");
   check(man_put_phrase, "1, if it is not set.", "1, if it is not set.\n");
@@ -34,7 +34,7 @@ static void test_phrase(void **state) {
   check(man_put_phrase, "rdzv_rank is one", "\\%rdzv_rank is one.\n");
 }
 
-static void test_word(void **state) {
+UNIT_TEST(test_word) {
   check(man_put_word, "N|MIN:MAX", "N|MIN:MAX");
   check(man_put_word, "two words", "\"two words\"");
   check(man_put_word, "a\"b", "\"a\\(dqb\"");
@@ -43,7 +43,7 @@ static void test_word(void **state) {
   check(man_put_word, "", "\\&");
 }
 
-static void test_literal(void **state) {
+UNIT_TEST(test_literal) {
   check(man_put_literal, "a -b\n\n.c 'd'\n  e\\n", "a \\-b\n\n\\&.c \\(aqd\\(aq\n  e\\en\n");
 }
 
@@ -69,7 +69,7 @@ static const struct opts_exit exits[] = {{0, "done"}, {-1, "never"}, {75, "again
 static const struct opts_spec spec = {
     .program = "demo", .env_prefix = "DEMO_", .env_foreign = "PET_", .verbs = verbs, .exits = exits, .table = table};
 
-static void test_options(void **state) {
+UNIT_TEST(test_options) {
   struct buf out = BUF_INIT;
   opts_man_options(&spec, &out);
   assert_string_equal(buf_text(&out), ".Ss How many\n"
@@ -106,7 +106,7 @@ static void test_options(void **state) {
   buf_finish(&out);
 }
 
-static void test_lists(void **state) {
+UNIT_TEST(test_lists) {
   struct buf out = BUF_INIT;
   opts_man_verbs(&spec, &out);
   assert_string_equal(buf_text(&out), ".Bl -tag -width Ds\n"
@@ -117,12 +117,4 @@ static void test_lists(void **state) {
   opts_man_exits(&spec, &out);
   assert_string_equal(buf_text(&out), ".Bl -tag -width Ds -compact\n.It 0\nDone.\n.It 75\nAgain.\n.El\n");
   buf_finish(&out);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_text),    cmocka_unit_test(test_phrase),  cmocka_unit_test(test_word),
-      cmocka_unit_test(test_literal), cmocka_unit_test(test_options), cmocka_unit_test(test_lists),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
