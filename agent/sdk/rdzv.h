@@ -124,7 +124,7 @@ RDZV_API const char *rdzv_node_addr(const struct rdzv *r); /* numeric address of
 /* TCP port of the round's store at rdzv_head_addr: what MASTER_PORT is for a worker that starts in this round. 0: the
  * job has no store (--store worker), or there is no agent. */
 RDZV_API int rdzv_store_port(const struct rdzv *r);
-RDZV_API bool rdzv_alone(const struct rdzv *r);            /* true without an agent: a world of one */
+RDZV_API bool rdzv_alone(const struct rdzv *r); /* true without an agent: a world of one */
 
 /* Reports progress. Call it every step, from any thread: it never blocks, and the agent samples the reports. `step`:
  * steps done. `of`: the last step of the job; 0: unknown. `loss`: NaN if there is none. `samples_per_second`: of this
