@@ -2,7 +2,7 @@
 #ifndef DAEMON_CTL_LOGS_H
 #define DAEMON_CTL_LOGS_H
 
-/* rdzvctl logs: which question comes next, and what is printed. Pure: follow.c asks. */
+/* rdzvctl logs: which question comes next, and what is printed. Pure: client.c asks. */
 
 #include <stdbool.h>
 #include <stddef.h>
