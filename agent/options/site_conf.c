@@ -35,7 +35,7 @@ int site_conf_read(struct opts_file *f, char *const *env, struct err *e) {
   free(path);
   if (!real && !given && (why.code == -ENOENT || why.code == -ENOTDIR)) return 0;
   if (!real) return err_set(e, why.code, "%s%s", given ? variable : "", why.text);
-  struct stat st;
+  struct stat st = {0};
   struct buf text = BUF_INIT;
   int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), rc = fd < 0 || fstat(fd, &st) ? -errno : 0;
   if (rc == 0 && S_ISREG(st.st_mode)) rc = file_drain(fd, OPTS_FILE_MAX, &text), fd = -1;
