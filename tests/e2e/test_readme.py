@@ -139,7 +139,7 @@ def next_step(who):
 
 def in_place():
     """torchrun's figure, and that of rdzv.torch."""
-    milliseconds = [float(re.search(r"([\d.]+) ms", line_of("recover under PyTorch", title))[1]) for title in ("torchrun", "in place")]
+    milliseconds = [float(re.search(r"([\d.]+) ms", line_of("recover under PyTorch", title))[1]) for title in ("under torchrun", "in place")]
     return tuple(f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" for ms in milliseconds)
 
 
