@@ -201,15 +201,72 @@ RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
 RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does nothing without an agent */
 /* Leaves the round and waits for the next one. On 0 every worker of the round before is dead, or has called rdzv_rejoin
  * too. So make no use of a communicator between this call and its 0, and abort one of NCCL only then: an abort lets
- * peers complete a collective with incomplete data. Do not use memory again that was registered with it: the GPU of a
- * worker that the next round leaves out may still store into it. On 0 the identity, the round's store, the names of
- * exchanges and barriers, and rdzv_requested belong to the new round. The environment (RANK, RDZV_ROUND,
- * RDZV_RESTART_COUNT) does not change. `reason`: a short phrase without a full stop, or NULL; it is shown if this
- * worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped. Errors: -ETIMEDOUT
- * (no round yet: call again, or exit); -ECANCELED (the agent asks for a stop: exit); -EINTR (rdzv_set_interrupt);
- * -EPIPE (the agent is gone); -ESTALE (the job is over); -EINVAL (rdzv_can_rejoin was not called, or rdzv_done was);
- * -ENOTSUP (no agent). */
+ * peers complete a collective with incomplete data. rdzv_leave has this order. Do not use memory again that was
+ * registered with it: the GPU of a worker that the next round leaves out may still store into it. On 0 the identity,
+ * the round's store, the names of exchanges and barriers, and rdzv_requested belong to the new round. The environment
+ * (RANK, RDZV_ROUND, RDZV_RESTART_COUNT) does not change. `reason`: a short phrase without a full stop, or NULL; it is
+ * shown if this worker is the cause of the round's end. Progress that another thread reports meanwhile is dropped.
+ * Errors: -ETIMEDOUT (no round yet: call again, or exit); -ECANCELED (the agent asks for a stop: exit); -EINTR
+ * (rdzv_set_interrupt); -EPIPE (the agent is gone); -ESTALE (the job is over); -EINVAL (rdzv_can_rejoin was not called,
+ * or rdzv_done was); -ENOTSUP (no agent). */
 RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
+
+/* See rdzv_leave. */
+struct rdzv_comms {
+  void (*poison)(void *ctx);
+  int (*cut)(void *ctx);
+  void *ctx;
+  int cut_ms;
+  struct {
+    void *wait, *cut;
+    int stage;
+  } own; /* librdzv's */
+};
+
+/* Leaving with communicators. A worker must not abort a communicator of NCCL while another one may be in a collective
+ * with it (see rdzv_rejoin). But a wait for the GPU may end by that abort alone. So rdzv_run_watched calls work(ctx), the
+ * wait, in a thread of its own, and watches the agent meanwhile. rdzv_leave does three things, in the order that is safe:
+ *
+ * 1. Poison. poison(ctx) blocks the updates that are queued, and neither aborts nor waits. It may be NULL in a program
+ * that queues an update only when the collectives in front of it have ended, as below.
+ *
+ * 2. Rejoin. It calls rdzv_rejoin. On 0 every other worker of the round before is dead or has left.
+ *
+ * 3. Cut. cut(ctx), in a thread of its own, aborts the communicators, waits for the GPU, and returns 0. Then `work` ends,
+ * and its result is dropped. Both have cut_ms milliseconds for it; 0: 20 s.
+ *
+ *     static int wait(void *c) { return cudaSetDevice(device) || cudaStreamSynchronize(stream); }
+ *     static int cut(void *c) { return cudaSetDevice(device) || ncclCommAbort(comm) || cudaStreamSynchronize(stream); }
+ *
+ *     struct rdzv_comms comms = {.cut = cut};
+ *     rdzv_can_rejoin(r);
+ *     for (int rc;;) {
+ *       connect_all(r, &comm);             // by rdzv_nccl_ids; with other buffers than in the round before
+ *       agree_on_the_state(comm, &step);   // all get it from a rank that is furthest
+ *       while (step < end && !(queue_gradients(step), rc = rdzv_run_watched(r, &comms, wait, NULL, 600000)))
+ *         update(step++);                  // here all sums are complete
+ *       if (step == end) break;
+ *       if (rdzv_leave(r, &comms, rc == -ECANCELED ? NULL : "a collective failed", 600000)) _exit(1);
+ *     }
+ *
+ * A program that queues updates behind collectives needs a poison: a flag in the host's memory, which a kernel in front
+ * of each update reads once. It also counts the updates on the GPU, because the last one may be done or not. After
+ * rdzv_leave it takes the flag away.
+ *
+ * If rdzv_leave fails for good the program must exit, by _exit, because a destructor might abort a communicator. A
+ * program that polls its GPU asks rdzv_requested there and needs rdzv_leave alone. What a program does not set in a
+ * struct rdzv_comms is 0, `own` too.
+ *
+ * rdzv_run_watched returns what `work` returns: 0 or a positive code. `work` only waits, and uses neither a communicator
+ * nor the context. -ECANCELED: RDZV_REJOIN has come, and rdzv_can_rejoin was called. -ETIMEDOUT. -EPIPE: the agent is
+ * gone. -ESTALE: the round is over. After these four `work` may still run, so leave or exit. -EAGAIN: no thread,
+ * so it was not called. -EINVAL: an earlier one still runs. Without an agent it only waits. */
+RDZV_API int rdzv_run_watched(struct rdzv *r, struct rdzv_comms *comms, int (*work)(void *ctx), void *ctx,
+                              int timeout_ms);
+/* On 0 the communicators are gone, `work` has ended, and all else is as after rdzv_rejoin. `reason` and errors are those
+ * of rdzv_rejoin. After -ETIMEDOUT and -EINTR it can be called again, and does not poison again. -EIO: `cut` failed, or
+ * `cut` or `work` did not end in time; this is final. */
+RDZV_API int rdzv_leave(struct rdzv *r, struct rdzv_comms *comms, const char *reason, int timeout_ms);
 
 /* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size:
  * `mine` holds `size` bytes, 1 or more. `all` has room for `capacity` bytes and receives world_size * size bytes in

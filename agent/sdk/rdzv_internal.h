@@ -9,6 +9,7 @@
  * rdzv_checkpoint.c  requests for a checkpoint
  * rdzv_nccl.c        ncclUniqueIds
  * rdzv_rejoin.c      the next round in this process
+ * rdzv_leave.c       the same with communicators: watched waits, and the order of leaving
  * rdzv_store.c       the calls to the round's store
  * rdzv_conn.c        the connection to it
  * rdzv_alone.c       its stand-in in a world of one
