@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Callable, Dict, List, Optional, Type
 
 from ._errors import Error, Lost, Timeout, warn
 from ._job import CONNECT_S, Job, Request, init
@@ -52,10 +52,11 @@ class Checkpoints:
                     if checkpoints.written(step + 1):
                         raise rdzv.Stopped
 
-    All ranks make it alike, and call due() with the same steps. Without an agent it is never True."""
+    All ranks make it alike, and call due() with the same steps. Without an agent it is never True. `ends`: whether the round ends and this
+    process stays, so that no stop is to be waited for."""
 
-    def __init__(self, job: Optional[Job] = None) -> None:
-        self._job = job or init()
+    def __init__(self, job: Optional[Job] = None, ends: Callable[[], bool] = lambda: False) -> None:
+        self._job, self._ends = job or init(), ends
         self._name = f"rdzv.checkpoint/{next(self._job._checkpoints)}"
         self._changed = threading.Condition()
         self._next = 0  # the first step that this rank can still save
@@ -179,7 +180,7 @@ class Checkpoints:
     def _await_stop(self) -> bool:
         """The agent's request and its signal are on their way, in most cases. Both should come before the clean-up begins."""
         until = time.monotonic() + STOP_S
-        while not self._signalled and time.monotonic() < until:
+        while not self._signalled and not self._ends() and time.monotonic() < until:
             if not self._stopping and self._requested() & Request.STOP:
                 self._stopping, until = True, min(until, time.monotonic() + SIGNAL_S)
             time.sleep(POLL_S)

@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a training whose world changes: which samples a step takes, and where a loader goes on."""
 
+import sys
 import warnings
+import zlib
 from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from ._job import init
+
+
+def seed_all(text: str) -> None:
+    """The generators of random numbers that a script may use begin from a text."""
+    seed = zlib.crc32(text.encode())
+    torch.manual_seed(seed)
+    for name in ("random", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed(seed)
 
 
 class Sampler:
@@ -108,7 +119,7 @@ class Data:
             self.epoch, self._at, self._iterator = self.epoch + 1, 0, None
             if self._ours is not None:
                 self._ours.set_epoch(self.epoch)
-            return self.next()
+            return Data.next(self)
         self._held = True
         return self._batch
 

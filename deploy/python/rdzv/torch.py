@@ -48,7 +48,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from . import _job
 from ._checkpoints import Checkpoints
-from ._data import Data, Sampler
+from ._data import Data, Sampler, seed_all
 from ._ddp import Ddp
 from ._errors import Error, Rejoin, Stopped, warn
 from ._groups import EachRound, Groups
@@ -261,12 +261,12 @@ class Elastic:
 
     # Steps ---------------------------------------------------------------------------------------------------------------------------
 
-    def steps(self, n: int, data: Optional[Iterable[Any]] = None) -> Iterator[Any]:
+    def steps(self, n: int, data: Union[Iterable[Any], Data, None] = None) -> Iterator[Any]:
         """The steps that are left of n. With `data`, an iterable of batches such as a DataLoader: pairs of a step and its batch.
 
         The loop's body is `with step:`. After a fault the step that was cut comes again. `data` is iterated from epoch to epoch."""
         if data is not None:
-            self._data = Data(data)
+            self._data = data if isinstance(data, Data) else Data(data)
             if self._data_state is not None:
                 self._data.load_state_dict(self._data_state)
         while True:
@@ -281,7 +281,15 @@ class Elastic:
             self._begin_step(n)
             step = Step(self._done)
             step._job = self
-            yield step if self._data is None else (step, self._next_batch())
+            try:
+                batch = None if self._data is None else self._next_batch()
+            except Exception as e:  # loaders may use the groups
+                if not self._is_fault(e):
+                    raise
+                self._leave(e)
+                self._begun = None
+                continue
+            yield step if self._data is None else (step, batch)
 
     def _cut(self) -> bool:
         return self._fault is not None or (self._watch is not None and self._watch.cut.is_set())
@@ -296,11 +304,7 @@ class Elastic:
 
     def _draw(self, what: int) -> None:
         """Random numbers of this step and rank: of the data (1), of the step (0)."""
-        seed = zlib.crc32(f"{self._seed}/{self._done}/{self.rank}/{what}".encode())
-        torch.manual_seed(seed)
-        for name in ("random", "numpy.random"):
-            if name in sys.modules:
-                sys.modules[name].seed(seed)
+        seed_all(f"{self._seed}/{self._done}/{self.rank}/{what}")
 
     def _enter_step(self) -> None:
         if self._inside or self._begun != self._done:
@@ -318,10 +322,14 @@ class Elastic:
             return False
         if not isinstance(error, Exception) or not self._is_fault(error):
             return False
-        self._fault = None if self._watch is not None and self._watch.cut.is_set() else _first_line(error)
-        error.__traceback__ = None  # its frames hold what the step made
+        self._leave(error)
         self._undo_step()
         return True
+
+    def _leave(self, error: Exception) -> None:
+        """A fault has ended what this rank did in the round."""
+        self._fault = None if self._watch is not None and self._watch.cut.is_set() else _first_line(error)
+        error.__traceback__ = None  # its frames hold what the step made
 
     def _complete_step(self) -> None:
         self._done += 1
@@ -335,24 +343,23 @@ class Elastic:
         try:
             job.progress(self._done, self._last, **self._report)
             self._save_if_due()
-        except Error as e:
+        except Exception as e:  # a save may use the groups
             if not self._is_fault(e):
                 raise
-            self._fault = _first_line(e)
+            self._leave(e)
 
     def _all_done(self, n: int) -> bool:
         """All ranks have completed the last step. False: one is lost, and the others may need this one's state."""
-        if self._folder is not None and self._saved != self._done:
-            self._save()
-        if self.world_size == 1 or self._watch is None:
-            return True
         try:
-            self._exchange(b"", f"all done {n}")
+            if self._folder is not None and self._saved != self._done:
+                self._save()
+            if self.world_size > 1 and self._watch is not None:
+                self._exchange(b"", f"all done {n}")
             return True
-        except Error as e:
+        except Exception as e:
             if not self._is_fault(e):
                 raise
-            self._fault = _first_line(e)
+            self._leave(e)
             return False
 
     # Updates -------------------------------------------------------------------------------------------------------------------------
@@ -402,10 +409,16 @@ class Elastic:
         for name, part in self._state.items():
             if name not in self._small or part.state_dict() != self._small[name]:
                 continue
-            if isinstance(part, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                return False  # it needs a value that only the script knows
-            if isinstance(part, torch.optim.lr_scheduler.LRScheduler):
-                part.step()
+            if not self._advance(part):
+                return False
+        return True
+
+    def _advance(self, part: Any) -> bool:
+        """The step of a scheduler, if `part` is one. False: it needs a value that only the script knows."""
+        if isinstance(part, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            return False
+        if isinstance(part, torch.optim.lr_scheduler.LRScheduler):
+            part.step()
         return True
 
     # Rounds --------------------------------------------------------------------------------------------------------------------------
@@ -454,26 +467,33 @@ class Elastic:
             self._the_groups.renew(self._exchange)
         received = self._agree(renew)
         if self._folder is not None:
-            self._checkpoints = Checkpoints()
+            self._checkpoints = Checkpoints(ends=self._cut)
         _job.init().resumed(self._done)
         return received
+
+    def _standing(self) -> Dict[str, Any]:
+        """What the ranks compare."""
+        orders = [d.order for d in self._ddps]
+        return {"has": self._has_state, "step": self._done, "orders": zlib.crc32(json.dumps(orders).encode())}
+
+    def _root(self, all: List[Dict[str, Any]], newest: Optional[int]) -> int:
+        """The rank whose state the others get. `newest`: the newest step of which a rank has the state."""
+        return 0 if newest is None else next(i for i, s in enumerate(all) if s["has"] and s["step"] == newest)
 
     def _agree(self, renewed: bool) -> bool:
         if self._sharded:
             self._seed = int(self._exchange(str(torch.initial_seed() if self._seed is None else self._seed).encode(), "seed")[0])
             return False
-        orders = [d.order for d in self._ddps]
-        mine = {"has": self._has_state, "step": self._done, "orders": zlib.crc32(json.dumps(orders).encode())}
-        all = [json.loads(v) for v in self._exchange(json.dumps(mine).encode(), "standing")]
+        all = [json.loads(v) for v in self._exchange(json.dumps(self._standing()).encode(), "standing")]
         steps = [s["step"] for s in all if s["has"]]
         self._stayed = [i for i, s in enumerate(all) if s["has"]]
         newest = max(steps, default=None)
-        root = 0 if newest is None else next(i for i, s in enumerate(all) if s["has"] and s["step"] == newest)
+        root = self._root(all, newest)
         if newest is None and self.rank == 0:
             self._load()
         behind = not self._has_state or self._done != newest
         received = False
-        if self.world_size > 1 and (newest is None or any(s != all[root] for s in all)):
+        if self.world_size > 1 and (newest is None or any(s[name] != all[root][name] for s in all for name in ("has", "step", "orders"))):
             received = behind and self.rank != root
             tree = broadcast(self._tree() if self.rank == root else None, root, self._group_device())
             if received:
