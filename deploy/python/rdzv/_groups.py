@@ -20,6 +20,8 @@ import contextlib
 import json
 import os
 import socket
+import threading
+import time
 import warnings
 from datetime import timedelta
 from hashlib import blake2b
@@ -34,6 +36,7 @@ from ._lib import Context
 from ._store import Store
 
 CONNECT_S = 2.0  # for gloo's connections between all ranks, which are at hand; gloo waits five times as long for one that does not come
+KEEP_S = 60.0  # for what still holds a group of the round before to let it go
 
 Address = Tuple[str, int]
 Exchange = Callable[[bytes, str], List[bytes]]  # a value, and a name: the values of all ranks
@@ -94,6 +97,16 @@ def _plain(address: Any) -> Address:
     return (host[7:] if host.startswith("::ffff:") else host, int(address[1]))
 
 
+def _let_go(groups: List[Any]) -> None:
+    """The end of a gloo group waits for its threads, and one that was cut in a collective may never end. So another thread waits for it."""
+
+    def wait(held: List[Any]) -> None:
+        time.sleep(KEEP_S)
+        held.clear()
+
+    threading.Thread(target=wait, args=(groups,), name="rdzv-groups", daemon=True).start()
+
+
 def _listening() -> Set[Address]:
     return {_plain(s.getsockname()) for s in _sockets() if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)}
 
@@ -140,6 +153,8 @@ class Groups:
     def renew(self, exchange: Exchange) -> None:
         """The groups of the round that has begun. The round before has been cut, or the groups were silent. All ranks call it."""
         exchange(b"", "all ranks are here")  # this wait ends with the round; those of PyTorch would not
+        if not self.uses_nccl and not self._reconfigures:
+            _let_go(list(c10d._world.pg_map))
         with self._note_listeners(exchange):
             if self._reconfigures:
                 default = c10d._get_default_group()
