@@ -6,14 +6,11 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
+#include "tests/rig/unit.h"
 
 static struct sdk_rig rig;
 static struct rdzv *r;
@@ -94,7 +91,9 @@ static int run(int timeout_ms) {
   return rdzv_run_watched(r, comms, wait_for_collective, &result, timeout_ms);
 }
 
-static void test_the_result_of_a_wait(void **state) {
+#define JOINED_TEST(name) UNIT_TEST_WITH(name, join, leave)
+
+JOINED_TEST(test_the_result_of_a_wait) {
   sem_post(&collective);
   assert_int_equal(run(PATIENCE_MS), 7);
   sem_post(&collective);
@@ -109,7 +108,7 @@ static void test_the_result_of_a_wait(void **state) {
   assert_int_equal(rdzv_leave(r, comms, NULL, PATIENCE_MS), 0);
 }
 
-static void test_the_order(void **state) {
+JOINED_TEST(test_the_order) {
   ask_to_leave();
   assert_int_equal(run(PATIENCE_MS), -ECANCELED);
   assert_string_equal(rdzv_error(r), "run watched: the round is ending; rdzv_leave waits for the next one");
@@ -137,7 +136,7 @@ static void test_the_order(void **state) {
   assert_string_equal(order, "PRCPC");
 }
 
-static void test_a_stop_cuts_nothing(void **state) {
+JOINED_TEST(test_a_stop_cuts_nothing) {
   ask_to_leave();
   assert_int_equal(run(PATIENCE_MS), -ECANCELED);
   sdk_server_request(rig.s, NULL, RDZV_STOP, 0);
@@ -147,7 +146,7 @@ static void test_a_stop_cuts_nothing(void **state) {
   sem_post(&collective);
 }
 
-static void test_a_lost_agent_cuts_nothing(void **state) {
+JOINED_TEST(test_a_lost_agent_cuts_nothing) {
   sdk_server_close_round(rig.s);
   assert_int_equal(run(PATIENCE_MS), -ESTALE);
   assert_int_equal(rdzv_leave(r, comms, NULL, PATIENCE_MS), -ESTALE);
@@ -156,7 +155,7 @@ static void test_a_lost_agent_cuts_nothing(void **state) {
 }
 
 /* What cannot leave in time is told to exit, and stays so. */
-static void test_a_cut_that_fails(void **state) {
+JOINED_TEST(test_a_cut_that_fails) {
   ask_to_leave();
   assert_int_equal(run(PATIENCE_MS), -ECANCELED);
   assert_int_equal(rdzv_leave(r, comms, NULL, 0), -ETIMEDOUT);
@@ -171,7 +170,7 @@ static void test_a_cut_that_fails(void **state) {
   sem_post(&collective);
 }
 
-static void test_a_wait_that_no_cut_ends(void **state) {
+JOINED_TEST(test_a_wait_that_no_cut_ends) {
   ask_to_leave();
   assert_int_equal(run(PATIENCE_MS), -ECANCELED);
   assert_int_equal(rdzv_leave(r, comms, NULL, 0), -ETIMEDOUT);
@@ -190,7 +189,7 @@ static int hang(void *ctx) {
   return 0;
 }
 
-static void test_a_cut_that_hangs(void **state) {
+JOINED_TEST(test_a_cut_that_hangs) {
   sem_init(&driver, 0, 0);
   comms->cut = hang;
   comms->cut_ms = 50;
@@ -202,7 +201,7 @@ static void test_a_cut_that_hangs(void **state) {
   sem_post(&driver);
 }
 
-static void test_without_an_agent(void **state) {
+JOINED_TEST(test_without_an_agent) {
   struct rdzv *alone;
   unsetenv("RDZV_AGENT_SOCKET");
   assert_int_equal(rdzv_init(&alone, 0), 0);
@@ -212,18 +211,4 @@ static void test_without_an_agent(void **state) {
   assert_int_equal(rdzv_leave(alone, comms, NULL, 0), -ENOTSUP);
   assert_string_equal(order, "P");
   rdzv_finish(alone);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_the_result_of_a_wait, join, leave),
-      cmocka_unit_test_setup_teardown(test_the_order, join, leave),
-      cmocka_unit_test_setup_teardown(test_a_stop_cuts_nothing, join, leave),
-      cmocka_unit_test_setup_teardown(test_a_lost_agent_cuts_nothing, join, leave),
-      cmocka_unit_test_setup_teardown(test_a_cut_that_fails, join, leave),
-      cmocka_unit_test_setup_teardown(test_a_wait_that_no_cut_ends, join, leave),
-      cmocka_unit_test_setup_teardown(test_a_cut_that_hangs, join, leave),
-      cmocka_unit_test_setup_teardown(test_without_an_agent, join, leave),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
