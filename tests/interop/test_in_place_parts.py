@@ -179,6 +179,27 @@ def test_epochs_have_orders_of_their_own(parts, place):
     assert other.next().tolist() == data.next().tolist()
 
 
+def test_pytorchs_sampler_follows_too(parts, place):
+    """A rank that stays, and a new one, go on where four ranks were, in a world of two."""
+    from rdzv._data import Data
+    from torch.utils.data.distributed import DistributedSampler
+
+    def loader(replicas):
+        return torch.utils.data.DataLoader(list(range(64)), batch_size=4, sampler=DistributedSampler(range(64), replicas, 0, shuffle=False))
+
+    place.world_size, data = 4, Data(loader(4))
+    for _ in range(2):
+        data.next()
+        data.taken()
+    place.world_size, new = 2, Data(loader(2))
+    new.load_state_dict(data.state_dict())
+    data.moved(True)
+    assert data.next().tolist() == new.next().tolist() == [32, 34, 36, 38]
+    end = Data(loader(2))
+    end.load_state_dict({"epoch": 0, "at": 99, "replicas": 2})
+    assert end.next().tolist() == [0, 2, 4, 6] and end.epoch == 1
+
+
 @pytest.mark.parametrize("arguments,sentence", [
     ({"length": 10}, "name either batch"), ({"length": 10, "batch": 2, "global_batch": 2}, "name either batch"),
     ({"length": 10, "batch": 0}, "must be 1 or more"), ({"length": 3, "batch": 4}, "a step of 4 samples needs as many; there are 3")])

@@ -2,6 +2,7 @@
 """The data of a training whose world changes: which samples a step takes, and where a loader goes on."""
 
 import sys
+import itertools
 import warnings
 import zlib
 from typing import Any, Dict, Iterator, List, Optional
@@ -128,8 +129,8 @@ class Data:
             self._set_epoch(self.epoch)
         iterator: Iterator[Any] = iter(self._batches)
         if self._ours is None:
-            for _ in range(self._at):
-                next(iterator)
+            for _ in itertools.islice(iterator, self._at):
+                pass
         return iterator
 
     def taken(self) -> None:
@@ -150,12 +151,14 @@ class Data:
             warnings.warn("the world has changed, and the data do not follow it: use rdzv.torch.Sampler or DistributedSampler", RuntimeWarning)
 
     def state_dict(self) -> Dict[str, Any]:
-        state: Dict[str, Any] = {"epoch": self.epoch, "at": self._at}
+        state: Dict[str, Any] = {"epoch": self.epoch, "at": self._at, "replicas": self._torchs.num_replicas if self._torchs is not None else 0}
         if self._ours is not None:
             state["sampler"] = self._ours.state_dict()
         return state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.epoch, self._at = state["epoch"], state["at"]
+        if self._torchs is not None and state["replicas"]:  # a new rank's sampler has the new world already; moved() does it for the others
+            self._at = -(-self._at * state["replicas"] // self._torchs.num_replicas)
         if self._ours is not None and "sampler" in state:
             self._ours.load_state_dict(state["sampler"])
