@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 _text = re.sub(r"/\*.*?\*/", "", (Path(__file__).resolve().parents[2] / "proto/msg.h").read_text(), flags=re.S).replace("\\\n", " ")
-_structs = {
-    name: [tuple(w.strip() for w in item.split(",")) for item in re.findall(r"F\(S, ([^)]*)\)", body)]
-    for name, body in re.findall(r"^#define (\w+)_FIELDS\(F, S\)(.*)$", _text, re.M)
-}
+_structs = {}
+for _name, _body in re.findall(r"^#define (\w+)_FIELDS\(F, S\)(.*)$", _text, re.M):
+    _same = re.fullmatch(r"\s*(\w+)_FIELDS\(F, S\)\s*", _body)  # the list of another message
+    _structs[_name] = _structs[_same[1]] if _same else [tuple(w.strip() for w in item.split(",")) for item in re.findall(r"F\(S, ([^)]*)\)", _body)]
 MESSAGES = {name: (struct, direction) for name, struct, direction in re.findall(r"M\((\w+), (\w+), (TO_\w+)\)", _text)}
 
 
