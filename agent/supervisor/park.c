@@ -72,15 +72,12 @@ static void send_stop(struct supervisor *s, int64_t round, int signo, uint64_t g
   e->stop_trees.keep = *keep;
 }
 
-/* Workers that have not parked are stopped now, in the rest of --stop-timeout. */
+/* There are fewer to keep now: the others are stopped in the rest of --stop-timeout. */
 static void stop_the_rest(struct supervisor *s) {
-  struct park *p = &s->park;
-  p->by_ms = UINT64_MAX;
-  p->clear = false;
-  p->keep = parked_set(s);
-  send_requests(s);
   uint64_t grace_ms = s->stop.kill_ms > s->now_ms ? s->stop.kill_ms - s->now_ms : 0;
-  send_stop(s, s->round.number, SIGTERM, grace_ms, &p->keep);
+  s->park.clear = false;
+  send_requests(s);
+  send_stop(s, s->round.number, SIGTERM, grace_ms, &s->park.keep);
 }
 
 void sup_park_watch(struct supervisor *s) {
@@ -104,10 +101,12 @@ void sup_can_rejoin(struct supervisor *s, const struct supervisor_event *ev) {
   /* Its connection is gone, or it is done: it cannot learn of the next round. */
   w->parked = w->adopting = false;
   struct local_set stay = parked_set(s);
-  if (!sup_has_trees(s))
+  if (!sup_has_trees(s)) {
     stop_parked_except(s, &stay, 0);
-  else if (s->state == SUPERVISOR_STOPPING)
+  } else if (s->state == SUPERVISOR_STOPPING) {
+    local_set_remove(&s->park.keep, ev->local_rank); /* only this one: those that have not parked keep their time */
     stop_the_rest(s);
+  }
 }
 
 void sup_parked(struct supervisor *s, const struct supervisor_event *ev) {
@@ -162,6 +161,8 @@ void sup_park_tick(struct supervisor *s) {
     sup_log(s, LOG_WARN, "rank %s was asked to rejoin, and has not left round %lld within %.1f s: stopping it",
             buf_text(&names), (long long)s->round.number, (double)(s->now_ms - s->stop.begun_ms) / 1000);
     buf_finish(&names);
+    s->park.by_ms = UINT64_MAX;
+    s->park.keep = parked_set(s);
     stop_the_rest(s);
   }
 }

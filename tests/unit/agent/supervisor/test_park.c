@@ -148,6 +148,25 @@ BENCH_TEST(test_the_connection_goes) {
   assert_int_equal(kept(SUP_SPAWN), 0);
 }
 
+/* A second worker dies after it has parked. A third one, which is still on its way, keeps its time. */
+BENCH_TEST(test_the_connection_goes_while_the_sibling_leaves) {
+  open_two();
+  bench_stop(1, NULL);
+  parks(1);
+  can_rejoin(1, false);
+  assert_int_equal(bench_count(SUP_STOP_TREES), 2);
+  assert_int_equal(kept(SUP_STOP_TREES), 1);
+  bench_exited(1, SIGNALED(9), bench.now_ms, "");
+  bench_clear();
+  assert_null(bench_report(REPORT_STOPPED));
+  bench_run(10000);
+  parks(0);
+  assert_non_null(bench_report(REPORT_STOPPED));
+  bench_settled(1, true, 1, NULL);
+  bench_start(2);
+  assert_int_equal(kept(SUP_SPAWN), 1);
+}
+
 BENCH_TEST(test_it_dies_while_it_waits) {
   open_parked();
   bench_exited(1, SIGNALED(9), bench.now_ms, "");
