@@ -225,6 +225,27 @@ def test_what_is_a_lost_peer(parts):
     assert not any(lost(e) for e in (ValueError("boom"), RuntimeError("shape mismatch"), KeyError("x"), MemoryError()))
 
 
+def test_groups_that_are_made_in_a_round_that_ends_are_not_used(parts):
+    """The cut has not seen their connections, so a collective on them would not end."""
+    from rdzv._groups import Groups
+
+    class Nobody:
+        head_addr, store_port, alone = "127.0.0.1", 1, False
+
+        def _mine(self):
+            raise AssertionError("the store is not used")
+
+    from datetime import timedelta
+
+    groups, ended = Groups(Nobody(), "gloo", timedelta(seconds=1)), []
+    groups.is_cut = lambda: bool(ended)
+    with groups._note_listeners(lambda value, name: [value]):
+        pass
+    with pytest.raises(parts.Rejoin, match="the round ends while its groups are made"):
+        with groups._note_listeners(lambda value, name: [value]):
+            ended.append(1)
+
+
 def test_bad_arguments(parts):
     model = torch.nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r'state\["x"\] is a int: it needs state_dict\(\) and load_state_dict\(\)'):

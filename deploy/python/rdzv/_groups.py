@@ -17,12 +17,12 @@ both ends, and each collective fails within a millisecond. They are recognized b
 exchange when the groups are made."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
 import threading
 import time
-import warnings
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
@@ -31,6 +31,7 @@ from unittest import mock
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ._errors import Rejoin
 from ._job import Job
 from ._lib import Context
 from ._store import Store
@@ -122,6 +123,7 @@ class Groups:
         self._shared = _RoundStore(self._store)  # C++ calls it for as long as a group has it
         self._mine: Set[Address] = set()  # where this rank's groups listen
         self._all: Set[Address] = set()  # where all ranks' do
+        self.is_cut: Callable[[], bool] = lambda: False  # the round ends
         self.silent = False  # a newcomer's set-up: nothing is sent
         self.made: List["EachRound"] = []
 
@@ -213,6 +215,8 @@ class Groups:
         self._mine = _listening() - before
         lists = exchange(json.dumps(sorted(self._mine)).encode(), "listeners")
         self._all = {(host, port) for text in lists for host, port in json.loads(text)}
+        if self.is_cut():  # a cut that came before did not know these groups, and a collective on them would not end
+            raise Rejoin("the round ends while its groups are made", errno.ECANCELED)
 
     # Ending --------------------------------------------------------------------------------------------------------------------------
 
@@ -232,10 +236,8 @@ class Groups:
         """Ends what runs on NCCL groups, from any thread, when no other rank is in a collective with this one."""
         if not self.uses_nccl:
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for group in list(c10d._world.pg_map):
-                group.abort()
+        for group in list(c10d._world.pg_map):
+            group.abort()
 
 
 class EachRound:

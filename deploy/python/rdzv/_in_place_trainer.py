@@ -14,7 +14,7 @@ so again behind an epoch. A fault there is no reason to train the step again, bu
     EPOCH   on_epoch_end, log, evaluation and save are due
     NEXT    the next epoch is due
 
-The ranks go on from the newest step, and from the earliest phase that a rank with this step is in. Who was further goes back to it, with
+The ranks go on from the newest step, and from the earliest phase that a rank with this step is in. A rank that was further goes back to it, with
 what the Trainer counted then (`_kept`). So callbacks may see an event of that step twice, and never miss one.
 
 The loss that the Trainer logs is a sum over steps and ranks, whose parts only their ranks know. So that a lost rank's part is not lost,

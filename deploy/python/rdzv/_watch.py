@@ -14,6 +14,7 @@ at the end of a round like any other."""
 import errno
 import os
 import select
+import sys
 import threading
 import time
 from typing import Callable, Optional
@@ -24,12 +25,14 @@ from ._lib import Context
 from ._store import as_name, milliseconds
 
 LOOK_S = 5.0  # the agent wakes the thread; this is for what nobody foresaw
+LEAVE_S = 15.0  # for the main thread, when nothing keeps it in a collective any more
 SLICE_S = 1.0  # of the wait for the next round, so that close() ends it
 REASON_MAX = 190  # bytes; librdzv cuts a longer one
 
 
 class Watch:
-    """`patience_s`: how long the main thread may take to leave before the agent is told that it has; None: the agent's own limit counts."""
+    """`patience_s`: None: the thread rejoins when the main thread has left, and the agent stops a worker that takes too long. A number: the thread
+    rejoins after so many seconds, although the main thread may still wait for its GPU. The process exits if that wait does not end."""
 
     def __init__(self, on_cut: Callable[[], None], on_placed: Callable[[], None], patience_s: Optional[float]) -> None:
         self.link = Context(milliseconds(None, CONNECT_S))
@@ -57,9 +60,6 @@ class Watch:
             os.close(self._wake_write)
 
     # The main thread -----------------------------------------------------------------------------------------------------------------
-
-    def await_cut(self, timeout_s: float) -> bool:
-        return self.cut.wait(timeout_s)
 
     def leave(self, reason: Optional[str]) -> None:
         """The main thread has left the step. `reason`: why, if the agent has not asked for it. Then await_place()."""
@@ -109,7 +109,11 @@ class Watch:
             if self._closed:
                 return
         self._on_placed()
-        self._out.wait()  # with patience, the main thread may still be on its way out
+        # With patience the main thread may still be in the step. The agent takes it for one that has left, so nobody else would end this wait.
+        if not self._out.wait(LEAVE_S):
+            print(f"rdzv: this worker has not left its step {LEAVE_S:.0f} s after the round ended, and its collectives with it; it exits, and starts again",
+                  file=sys.stderr, flush=True)
+            os._exit(1)
         self._out.clear()
         self._reason = None
         self.cut.clear()

@@ -220,7 +220,7 @@ class Elastic:
         if not _job.init().alone and not self._sharded:
             groups = self._the_groups
             watch = self._watch = Watch(groups.cut, groups.abort, NCCL_LEAVES_S if groups.uses_nccl else None)
-            groups.context = lambda: watch.link
+            groups.context, groups.is_cut = lambda: watch.link, watch.cut.is_set
         try:
             self._enter_round(renew=self._the_groups.silent)
         except Exception as e:
@@ -243,7 +243,7 @@ class Elastic:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-            self._the_groups.context = _job.init()._mine
+            self._the_groups.context, self._the_groups.is_cut = _job.init()._mine, lambda: False
 
     @property
     def _the_groups(self) -> Groups:
