@@ -45,7 +45,8 @@ uint16_t round_store_port(const struct round_store *r); /* for HELLO and reports
 /* The agent is connected to the daemon at that address, and will say HELLO: the next round's store may need another
  * address, and so another port. */
 void round_store_reach(struct round_store *r, const struct ipaddr *daemon);
-/* Who may connect: for the daemon's messages about it, and for each START (access_check_know). */
+/* The list of those that may connect. It takes the daemon's messages about it, and the nodes of each START
+ * (access_check_know). */
 struct access_check *round_store_access(const struct round_store *r);
 
 /* START has come, and this is node rank 0. addrs: its raw part, or NULL. Processes of this user may connect from those addresses and

@@ -154,7 +154,7 @@ JOINED_TEST(test_a_lost_agent_cuts_nothing) {
   sem_post(&collective);
 }
 
-/* What cannot leave in time is told to exit, and stays so. */
+/* A program that cannot leave in time gets -EIO, which tells it to exit. Later calls return the same. */
 JOINED_TEST(test_a_cut_that_fails) {
   ask_to_leave();
   assert_int_equal(run(PATIENCE_MS), -ECANCELED);
