@@ -85,6 +85,8 @@ def run_straight(rdzv, steps, **more):
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_ranks_are_killed_at_random_moments(rdzv, python):
+    # Gloo of PyTorch 2.13 misses a closed connection once in about a hundred faults (the page's limits). Then the agent ends that rank, and says so.
+    misses = (lambda a: a.says("has not left round")) if python == "pytorch-2.13" else (lambda a: False)
     python, rng = python_of(python), random.Random(SEED)
     steps = 40 + 6 * KILLS
     straight = run_straight(rdzv, steps, python=python)
@@ -105,11 +107,11 @@ def test_ranks_are_killed_at_random_moments(rdzv, python):
             time.sleep(rng.random() * 0.2 if again else 0)
         until(lambda: f"a step behind {step}, kill {i}\n{a}", lambda: job.step() > step + 1 or not a.running, 90)
         stayed = [pid for pid in before if not killed[pid]]
-        assert not a.running or all(pid in rdzv.workers().values() for pid in stayed), a
+        assert not a.running or misses(a) or all(pid in rdzv.workers().values() for pid in stayed), a
     assert a.exit(120) == 0, a
     assert sum(killed.values()) >= KILLS // 2
     # A rank that was not killed has the process that it began with.
-    assert {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
+    assert misses(a) or {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
     check(job, straight)
     rdzv.gone()
 

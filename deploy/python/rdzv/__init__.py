@@ -12,7 +12,6 @@ Without an agent this is a world of one, so the same script also runs by hand. r
 rdzv.huggingface, rdzv.accelerate and rdzv.lightning connect the trainers of these names. deploy/guide/python.md is the tutorial."""
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any, ContextManager, List, Optional
 
 from ._checkpoints import Checkpoints

@@ -5,7 +5,6 @@ import atexit
 import contextlib
 import ctypes
 import enum
-import errno
 import itertools
 import math
 import os

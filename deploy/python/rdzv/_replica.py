@@ -7,7 +7,7 @@ ends with a sum of its bytes, which the receiver compares."""
 
 import ctypes
 import io
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 import torch
 import torch.distributed as dist

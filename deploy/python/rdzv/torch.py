@@ -30,7 +30,6 @@ Each step is applied by all ranks or by none, and this rests on three properties
 So it does not matter how far which rank had come. Gradient accumulation, clipping and GradScaler are inside the step, and need no more."""
 
 import copy
-import itertools
 import json
 import os
 import sys
@@ -39,7 +38,7 @@ import zlib
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, Union
 
 import torch
 import torch.distributed as dist
