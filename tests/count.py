@@ -5,8 +5,8 @@ Prints "passed failed skipped"; skipped pytest cases are named with their reason
 below each, indented, what it said: of a log of thousands of lines that is what somebody wants to read first. A file that is missing or cannot be read
 counts as one failure: a run that broke off must not look like a run without failures.
 
-For second tries: the file AGAIN gets a line for each failed test, as meson or pytest is given it to run that test alone. A test that the file SECOND
-names in the first column of a line, of columns separated by tabs, has passed since and counts as passed.
+For second tries: the file AGAIN gets a line for each failed test: the test, as meson or pytest is given it to run that test alone, a tab, and why it failed.
+A test that the file SECOND names in the first column of a line, of columns separated by tabs, has passed since and counts as passed.
 """
 
 import json
@@ -16,6 +16,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 LINES_MAX = 120  # of what one failed test said: its end
+WHY_MAX = 400  # characters of why a test failed
 
 
 def tell(failed, name, said):
@@ -23,6 +24,12 @@ def tell(failed, name, said):
     if len(lines) > LINES_MAX:
         lines = [f"({len(lines) - LINES_MAX} lines before these)"] + lines[-LINES_MAX:]
     print(name, *("    " + line for line in lines), sep="\n", file=failed)
+
+
+def why(said):
+    """The lines in which pytest says what did not hold, and where, as one line."""
+    lines = [" ".join(line[1:].split()) for line in said.split("\n") if line.startswith(("E ", ">"))]
+    return " / ".join(line for line in lines if line)[:WHY_MAX] or "see its output"
 
 
 def meson(path, told, again, second):
@@ -44,7 +51,7 @@ def meson(path, told, again, second):
             names = dict.fromkeys(re.findall(r"^\[  FAILED  \] (\w+)$", output, re.M))
             how = "" if bad else f" ({test['result']}, exit status {test.get('returncode')}, {test.get('duration', 0):.0f} s)"
             tell(told, f"{test['name']}: {', '.join(names)}{how}" if names else f"{test['name']}{how}", output)
-            again.append(test["name"])
+            again.append(f"{test['name']}\t{', '.join(names) or how.strip() or 'see its output'}")
             passed, failed, skipped = passed + ok, failed + max(1, (bad - 1) // 2), skipped + left
     return passed, failed, skipped
 
@@ -60,7 +67,7 @@ def junit(path, told, again, second):
             failed += 1
             tell(told, f"{case.get('classname')}.{case.get('name')}", bad.text or bad.get("message") or "")
             if os.path.exists(file):  # else it is a file that could not even be collected
-                again.append(node)
+                again.append(f"{node}\t{why(bad.text or '')}")
         elif (skip := case.find("skipped")) is not None:
             skipped += 1
             print(f"skipped {case.get('name')}: {skip.get('message')}", file=sys.stderr)

@@ -72,7 +72,7 @@ doing_now() { # NAME
 }
 
 report_one() {
-  local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why='' test first second
+  local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why='' test first second cause
   progress_erase
   read -r how secs rest <"$logs/$name.result"
   case $how in
@@ -90,8 +90,8 @@ report_one() {
     late) why="not done within its deadline of $secs s" secs=$rest how=1 ;;
   esac
   took+="$secs $name"$'\n'
-  while IFS=$'\t' read -r test first second; do
-    twice+=("  $name: $test: first $first, then $second")
+  while IFS=$'\t' read -r test first second cause; do
+    twice+=("  $name: $test: first $first, then $second"$'\n'"      $cause")
   done < <(cat "$logs/$name.second" 2>/dev/null)
   [ -s "$logs/$name.counts" ] && read -r p f s <"$logs/$name.counts"
   if [ "$how" = 77 ] && [ $ci = 1 ]; then echo "skipped, which --ci does not allow" >>"$log"; how=1; fi

@@ -8,7 +8,7 @@
 #                       before the deadline of the whole run
 #   $logs/NAME.counts   "passed failed skipped", if the step ran several tests
 #   $logs/NAME.failed   the names of the tests that failed, and below each name, indented, its output
-#   $logs/NAME.second   the tests that passed only at their second try: the test, and where its first and its second output are, between tabs
+#   $logs/NAME.second   the tests that passed only at their second try: the test, where its first and its second output are, and why it failed, between tabs
 #   $logs/NAME-N.running   for each of its pytest processes: the pid, since when, and the test that runs
 #
 # A step that passes its deadline gets SIGTERM, which lets pytest and meson count what they have. After that it gets SIGKILL, and so does every process

@@ -3,7 +3,7 @@
 #
 #   $counts   "passed failed skipped", if the step ran several tests (tests/count.py)
 #   $told     the names of the tests that failed, and below each its output
-#   $second   the tests that failed and passed at the second try, a line each: the test, and where its first and its second output are
+#   $second   the tests that failed and passed at the second try, a line each: the test, where its first and its second output are, and why it failed
 #   $logs/NAME.show   what is printed although the step passed
 
 need() { # TOOL...: skips the step if one is missing
@@ -103,21 +103,21 @@ do_tidy() {
 second_tries_max=10
 
 # second_tries STEP COMMAND...: each test that failed is run once more, alone, after all others: these tests watch clocks, on a machine that others load as
-# well. The file $again has a line for each test: the test, a tab, and where its output is. `COMMAND TEST LOG` prints "passed failed skipped".
+# well. The file $again has a line for each test: the test, why it failed, and where its output is. `COMMAND TEST LOG` prints "passed failed skipped".
 second_tries() {
-  local step=$1 test first log p f s n=0
+  local step=$1 test why first log p f s n=0
   shift
   if [ "$(wc -l <"$again")" -gt $second_tries_max ]; then
     echo "no second try: more than $second_tries_max tests failed"
     return 0
   fi
-  while IFS=$'\t' read -r test first <&3; do
+  while IFS=$'\t' read -r test why first <&3; do
     [ ! -e "$logs/$step.late" ] || break
     n=$((n + 1))
     log=$logs/$step-second-$n.log
     read -r p f s < <("$@" "$test" "$log" 3<&-) || break
     echo "second try of $test: $p passed, $f failed, $s skipped: ${log#"$top"/}"
-    if [ "$p" -gt 0 ] && [ "$f" = 0 ]; then printf '%s\t%s\t%s\n' "$test" "${first#"$top"/}" "${log#"$top"/}" >>"$second"; fi
+    if [ "$p" -gt 0 ] && [ "$f" = 0 ]; then printf '%s\t%s\t%s\t%s\n' "$test" "${first#"$top"/}" "${log#"$top"/}" "$why" >>"$second"; fi
   done 3<"$again"
 }
 nothing_failed() { awk '{ exit $2 > 0 }' "$counts"; }
