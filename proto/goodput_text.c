@@ -51,6 +51,10 @@ int64_t goodput_total_ms(const struct goodput *g) {
 #undef X
 }
 
+int64_t goodput_restarts_ms(const struct goodput *g) {
+  return g->forming_ms + g->starting_ms - g->startup_ms + g->stopping_ms + g->lost_ms - g->stalled_ms;
+}
+
 double goodput_useful(const struct goodput *g) {
   int64_t total_ms = goodput_total_ms(g);
   return total_ms ? (double)g->productive_ms / (double)total_ms : 0;
@@ -79,8 +83,7 @@ static bool is_worth_a_word(int64_t ms, int64_t total_ms) {
 }
 
 void goodput_sentence(const struct goodput *g, struct buf *out) {
-  int64_t total_ms = goodput_total_ms(g), again_ms = g->forming_ms + g->starting_ms - g->startup_ms;
-  int64_t lost_ms = g->lost_ms - g->stalled_ms;
+  int64_t total_ms = goodput_total_ms(g), lost_ms = g->lost_ms - g->stalled_ms;
   if (total_ms < SHOWN_FROM_MS || !g->rounds) return;
   buf_puts(out, g->steps ? "useful " : "ran ");
   /* Rounded down: only a job that lost nothing has 100 %. */
@@ -98,6 +101,7 @@ void goodput_sentence(const struct goodput *g, struct buf *out) {
   buf_put_escaped(&waiting, g->waited_for, strlen(g->waited_for), HOSTS_SHOWN_MAX);
   if (g->waited_for[0] && g->waited_ms * 100 < g->waiting_ms * SAME_WAIT_PER_CENT) buf_puts(&waiting, " and others");
   buf_printf(&restarts, "%" PRId64 " restart%s", g->rounds - 1, g->rounds == 2 ? "" : "s");
+  if (g->rounds_in_place) buf_printf(&restarts, " (%" PRId64 " in place)", g->rounds_in_place);
   /* With a restart, the stop, the new start and the work that is done again are its cost. Without one they stand
    * alone. */
   bool restarted = g->rounds > 1;
@@ -105,7 +109,7 @@ void goodput_sentence(const struct goodput *g, struct buf *out) {
       {g->waiting_ms, buf_text(&waiting)},
       {g->startup_ms, "startup"},
       {g->stalled_ms, "no progress"},
-      {restarted ? again_ms + g->stopping_ms + lost_ms : 0, buf_text(&restarts)},
+      {restarted ? goodput_restarts_ms(g) : 0, buf_text(&restarts)},
       {restarted ? 0 : lost_ms, "unsaved work"},
       {restarted ? 0 : g->stopping_ms, "stopping"},
       {g->checkpoint_ms, "checkpoints"},
@@ -142,6 +146,8 @@ void *goodput_seconds_json(const struct goodput *g) {
   json_object_set_new(v, "startup", seconds(g->startup_ms));
   json_object_set_new(v, "stalled", seconds(g->stalled_ms));
   json_object_set_new(v, "rounds", json_integer(g->rounds));
+  json_object_set_new(v, "rounds_in_place", json_integer(g->rounds_in_place));
+  json_object_set_new(v, "in_place", seconds(g->in_place_ms));
   json_object_set_new(v, "longest_wait", seconds(g->waited_ms));
   json_object_set_new(v, "waited_for", json_text(g->waited_for));
   json_object_set_new(v, "steps", json_boolean(g->steps));

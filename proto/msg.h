@@ -309,23 +309,26 @@ const char *job_state_name(enum job_state v);
   F(S, INT, lost_ms, 0, GOODPUT_MAX_MS)                                                                                \
   F(S, INT, stopping_ms, 0, GOODPUT_MAX_MS)                                                                            \
   F(S, INT, checkpoint_ms, 0, GOODPUT_MAX_MS)                                                                          \
-  F(S, INT, startup_ms, 0, GOODPUT_MAX_MS) /* of forming and starting: before the job's first step */                  \
-  F(S, INT, stalled_ms, 0, GOODPUT_MAX_MS) /* of lost: nothing came forward, and the round went on */                  \
-  F(S, INT, rounds, 0, ROUND_MAX)          /* that began */                                                            \
-  F(S, INT, waited_ms, 0, GOODPUT_MAX_MS)  /* the longest single wait for nodes, */                                    \
-  F(S, STR, waited_for, HOSTS_SHOWN_MAX)   /* and their hosts; "": unknown */                                          \
-  F(S, BOOL, steps)                        /* a worker has ever reported a step: only then is lost work known */       \
-  F(S, INT, from_step, -1, INT64_MAX)      /* the step that the job began behind; -1: none was reported */             \
-  F(S, INT, step, -1, INT64_MAX)           /* the last one that was reported, */                                       \
-  F(S, INT, step_ms, 0, GOODPUT_MAX_MS)    /* and productive_ms when it was reached */                                 \
-  F(S, INT, saved, -1, INT64_MAX)          /* that of the last complete checkpoint, if workers report them */
+  F(S, INT, startup_ms, 0, GOODPUT_MAX_MS)  /* of forming and starting: before the job's first step */                 \
+  F(S, INT, stalled_ms, 0, GOODPUT_MAX_MS)  /* of lost: nothing came forward, and the round went on */                 \
+  F(S, INT, rounds, 0, ROUND_MAX)           /* that began, */                                                          \
+  F(S, INT, rounds_in_place, 0, ROUND_MAX)  /* those in which workers stayed, */                                       \
+  F(S, INT, in_place_ms, 0, GOODPUT_MAX_MS) /* and what these restarts cost */                                         \
+  F(S, INT, waited_ms, 0, GOODPUT_MAX_MS)   /* the longest single wait for nodes, */                                   \
+  F(S, STR, waited_for, HOSTS_SHOWN_MAX)    /* and their hosts; "": unknown */                                         \
+  F(S, BOOL, steps)                         /* a worker has ever reported a step: only then is lost work known */      \
+  F(S, INT, from_step, -1, INT64_MAX)       /* the step that the job began behind; -1: none was reported */            \
+  F(S, INT, step, -1, INT64_MAX)            /* the last one that was reported, */                                      \
+  F(S, INT, step_ms, 0, GOODPUT_MAX_MS)     /* and productive_ms when it was reached */                                \
+  F(S, INT, saved, -1, INT64_MAX)           /* that of the last complete checkpoint, if workers report them */
 
 #define report_FIELDS(F, S)                                                                                            \
   F(S, REQ_INT, seq, 1, INT64_MAX) /* increases during the life of the agent */                                        \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, ENUM, kind, report_kind)                                                                                        \
-  F(S, INT, ago_ms, 0, INT64_MAX) /* the time from the event to the sending of this message */                         \
-  F(S, OBJ, what, verdict)        /* FAILED, LEAVING */
+  F(S, INT, ago_ms, 0, INT64_MAX)   /* the time from the event to the sending of this message */                       \
+  F(S, INT, stayed, 0, WORKERS_MAX) /* STARTED: workers that kept their process */                                     \
+  F(S, OBJ, what, verdict)          /* FAILED, LEAVING */
 
 /* Hosts that are missing for the same reason. */
 #define absent_FIELDS(F, S)                                                                                            \
@@ -867,8 +870,9 @@ void waiting_lacked(const struct waiting *w, struct buf *out);
 const char *bucket_name(enum bucket b);
 int64_t *goodput_bucket(struct goodput *g, enum bucket b); /* its entry */
 int64_t goodput_ms(const struct goodput *g, enum bucket b);
-int64_t goodput_total_ms(const struct goodput *g); /* all buckets: the job's age */
-double goodput_useful(const struct goodput *g);    /* the productive part, 0 to 1; of a job without an age 0 */
+int64_t goodput_total_ms(const struct goodput *g);    /* all buckets: the job's age */
+int64_t goodput_restarts_ms(const struct goodput *g); /* stops, new starts, and the work that was done again */
+double goodput_useful(const struct goodput *g);       /* the productive part, 0 to 1; of a job without an age 0 */
 /* "useful 93 % of 4 h 12 min; lost: waiting for gpu7 9 min, 2 restarts 6 min, checkpoints 2 min". Without any reported
  * step "ran 93 % of ...", since lost work is unknown then. Nothing for a job that is younger than 10 s, or that has not
  * begun a round. No full stop. */

@@ -107,6 +107,7 @@ struct fence {
 struct current_round {
   char incarnation[INCARNATION_MAX + 1];
   int64_t number;
+  int64_t stayed; /* workers of this node that went on in it */
   int64_t latest; /* that the daemon has named: not below `number` */
   int64_t node_rank, nodes, rank_base, world_size, restarts_used, failed_step;
   struct failure_mark last_failure; /* as START or SETTLED reported it */

@@ -213,6 +213,7 @@ static void spawn_round(struct supervisor *s, struct start *start, struct bytes 
     w->parked = false;
     n += w->adopting;
   }
+  s->round.stayed = n;
   sup_ids_spawned(s);
   if (n)
     sup_log(s, LOG_INFO, "%lld of %lld worker%s here go%s on in place", (long long)n, (long long)s->config.workers,

@@ -179,6 +179,7 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
   r->report.seq = ++s->reports.last_seq;
   r->report.round = s->round.number;
   r->report.kind = kind;
+  r->report.stayed = kind == REPORT_STARTED ? s->round.stayed : 0;
   if (what)
     verdict_copy(&r->report.what, what);
   else

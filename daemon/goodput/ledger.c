@@ -94,6 +94,12 @@ static void compare_wait(const struct ledger *l, int64_t until_ms, struct goodpu
   g->waited_for = l->missing ? l->missing : "";
 }
 
+/* What is known of the cost of a round that workers have stayed in. */
+static void add_in_place(const struct ledger *l, struct goodput *g) {
+  if (!l->in_place) return;
+  g->in_place_ms = least(g->in_place_ms + most(goodput_restarts_ms(g) - l->restarts_ms, 0), GOODPUT_MAX_MS);
+}
+
 void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
   if (l->closed) return;
   at_ms = most(at_ms, l->since_ms);
@@ -115,6 +121,11 @@ void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
     }
     l->missing = NULL;
   }
+  if (to == BUCKET_STOPPING) {
+    add_in_place(l, &l->sum);
+    l->in_place = false;
+    l->restarts_ms = goodput_restarts_ms(&l->sum);
+  }
   if (to == BUCKET_WAITING) l->wait_ms = at_ms;
   l->bucket = to;
 }
@@ -126,10 +137,12 @@ void ledger_close(struct ledger *l, int64_t at_ms) {
 
 void ledger_read(const struct ledger *l, int64_t now_ms, struct goodput *out) {
   *out = l->sum;
-  if (l->closed || now_ms <= l->since_ms) return;
-  add(out, l->bucket, now_ms - l->since_ms);
-  lose_stalled(out, stalled_until(l, now_ms));
-  if (l->bucket == BUCKET_WAITING) compare_wait(l, now_ms, out);
+  if (!l->closed && now_ms > l->since_ms) {
+    add(out, l->bucket, now_ms - l->since_ms);
+    lose_stalled(out, stalled_until(l, now_ms));
+    if (l->bucket == BUCKET_WAITING) compare_wait(l, now_ms, out);
+  }
+  add_in_place(l, out);
 }
 
 void ledger_name_missing(struct ledger *l, const char *hosts) {
@@ -141,7 +154,7 @@ void ledger_name_missing(struct ledger *l, const char *hosts) {
 /* Rounds and steps. ------------------------------------------------------------------------------------------------ */
 
 static void forget_round(struct ledger *l) {
-  l->stepped = l->resume_told = false;
+  l->stepped = l->resume_told = l->in_place = false;
   l->resume_step = -1;
   l->saving_ms = 0;
   l->still_ms = INT64_MAX;
@@ -155,6 +168,11 @@ void ledger_begin_round(struct ledger *l, int64_t now_ms) {
   l->began_ms = now_ms;
   if (l->sum.rounds < ROUND_MAX) l->sum.rounds++;
   forget_round(l);
+}
+
+void ledger_in_place(struct ledger *l) {
+  if (!l->in_place && l->sum.rounds_in_place < ROUND_MAX) l->sum.rounds_in_place++;
+  l->in_place = true;
 }
 
 void ledger_leave_round(struct ledger *l, int64_t now_ms) {
@@ -286,5 +304,6 @@ void ledger_adopt(struct ledger *l, const struct goodput *g, int64_t since_ms, b
     history_note(&l->history, &last);
   }
   forget_round(l);
+  l->restarts_ms = goodput_restarts_ms(&l->sum);
   if (in_round) l->bucket = BUCKET_STARTING;
 }

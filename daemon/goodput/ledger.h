@@ -28,6 +28,8 @@ struct ledger {
   int64_t worked_until_ms; /* when it stopped being productive */
   int64_t saving_ms;       /* as told */
   int64_t began_ms;        /* its START */
+  bool in_place;           /* workers have stayed in it */
+  int64_t restarts_ms;     /* what all restarts had cost when the round before stopped */
 
   /* Time without progress. */
   int64_t still_ms;   /* no worker has stood still for longer; INT64_MAX: none has a step to do */
@@ -50,6 +52,7 @@ void ledger_name_missing(struct ledger *l, const char *hosts); /* WAITING: these
 bool ledger_counts_steps(const struct ledger *l); /* STARTING lasts until a step is reported, since there will be one */
 
 void ledger_begin_round(struct ledger *l, int64_t now_ms);
+void ledger_in_place(struct ledger *l);                    /* workers have stayed in the round; once or often */
 void ledger_leave_round(struct ledger *l, int64_t now_ms); /* another one goes on, of which nothing is known yet */
 /* Progress of the round: `p` has the step, which was reached at at_ms, loss and speed; its productive_ms is filled in.
  * resumed: -1 if no worker has said it. */

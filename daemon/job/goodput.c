@@ -217,8 +217,9 @@ void goodput_name_missing(const struct job *j, const struct waiting *w) {
   buf_finish(&hosts);
 }
 
-void goodput_started(struct job *j, uint64_t at_ms) {
+void goodput_started(struct job *j, uint64_t at_ms, bool in_place) {
   if (at_ms > j->goodput->started_ms) j->goodput->started_ms = at_ms;
+  if (in_place) ledger_in_place(&j->goodput->ledger);
 }
 
 /* Coming back. ----------------------------------------------------------------------------------------------------- */

@@ -279,7 +279,7 @@ void goodput_destroy(struct job *j);
 void goodput_enter(struct job *j, enum job_state to, uint64_t now_ms); /* job_enter, before the state changes */
 void goodput_turn(struct job *j, uint64_t now_ms); /* FORMING: there are enough nodes, or no longer */
 void goodput_name_missing(const struct job *j, const struct waiting *w); /* FORMING: as WAITING says it */
-void goodput_started(struct job *j, uint64_t at_ms);                     /* RECOVERING: a node had */
+void goodput_started(struct job *j, uint64_t at_ms, bool in_place);      /* a node has; workers of it have stayed */
 void goodput_progress(const struct member *m, uint64_t now_ms);          /* its fields are those of PROGRESS */
 void goodput_settle(struct job *j);                                      /* the cause of the round's end is final */
 void goodput_forget(struct job *j, uint64_t now_ms);                     /* RECOVERING begins */

@@ -245,6 +245,7 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
 static void on_started(struct job *j, const struct job_event *ev) {
+  goodput_started(j, ev->at_ms, ev->report->stayed > 0);
   if (ev->member->state == MEMBER_TOLD) member_set_state(ev->member, MEMBER_STARTED);
   if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_enter(j, JOB_RUNNING, ev->now_ms);
 }
@@ -324,10 +325,7 @@ static void on_stopped_checkpointing(struct job *j, const struct job_event *ev) 
 static void on_report_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   switch (ev->kind) {
-  case JOB_EV_STARTED:
-    goodput_started(j, ev->at_ms);
-    on_started(j, ev);
-    break;
+  case JOB_EV_STARTED: on_started(j, ev); break;
   case JOB_EV_FAILED: on_failed(j, ev); break;
   case JOB_EV_LEAVING: on_leaving(j, ev); break;
   case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;

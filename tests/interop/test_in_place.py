@@ -91,7 +91,7 @@ def test_ranks_are_killed_at_random_moments(rdzv, python):
     steps = 40 + 6 * KILLS
     straight = run_straight(rdzv, steps, python=python)
     job = Job(rdzv, "killed", steps, python=python, PAUSE="0.01")
-    a = job.start()
+    a = job.start("--verdict-file", job.folder / "verdict")
     job.until_step(a, 2)
     first, killed = rdzv.workers(), Counter()
     for i in range(KILLS):
@@ -113,6 +113,8 @@ def test_ranks_are_killed_at_random_moments(rdzv, python):
     # A rank that was not killed has the process that it began with.
     assert misses(a) or {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
     check(job, straight)
+    goodput = json.loads((job.folder / "verdict").read_text())["goodput"]
+    assert 0 < goodput["rounds_in_place"] < goodput["rounds"] and 0 < goodput["in_place"] < goodput["total"], goodput
     rdzv.gone()
 
 

@@ -57,6 +57,8 @@ UNIT_TEST(test_no_progress) {
   check(&g, "useful 33 % of 15 min; lost: no progress 9 min, unsaved work 60 s");
   g.rounds = 2; /* a restart costs what it lost, and not how long nobody declared a hang */
   check(&g, "useful 33 % of 15 min; lost: no progress 9 min, 1 restart 60 s");
+  g.rounds_in_place = 1;
+  check(&g, "useful 33 % of 15 min; lost: no progress 9 min, 1 restart (1 in place) 60 s");
 }
 
 UNIT_TEST(test_what_is_not_worth_a_word) {

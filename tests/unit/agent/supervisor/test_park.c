@@ -72,7 +72,7 @@ BENCH_TEST(test_both_stay) {
   assert_said("2 of 2 workers here go on in place");
   bench_all_spawned();
   assert_state(SUPERVISOR_RUNNING);
-  assert_non_null(bench_report(REPORT_STARTED));
+  assert_int_equal(bench_report(REPORT_STARTED)->stayed, 2);
   bench_stop(2, NULL);
   assert_int_equal(kept(SUP_STOP_TREES), 3); /* and again */
 }

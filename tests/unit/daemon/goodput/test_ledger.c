@@ -126,6 +126,43 @@ UNIT_TEST(test_steps_that_are_done_again_are_lost) {
   ledger_finish(&l);
 }
 
+/* Round 2 keeps workers, and round 3 does not. Each one costs its stop, its start and the steps that it does again. */
+UNIT_TEST(test_what_a_restart_in_place_costs) {
+  struct ledger l = {.closed = false};
+  ledger_begin(&l, 0);
+  int64_t at = work(&l, 0, 1, 10, -1);
+  ledger_turn(&l, BUCKET_STOPPING, at);
+  ledger_turn(&l, BUCKET_FORMING, at + 100);
+  ledger_begin_round(&l, at + 200);
+  ledger_in_place(&l); /* of two nodes */
+  ledger_in_place(&l);
+  assert_int_equal(read_at(&l, at + 300).in_place_ms, 300);
+  step(&l, at + 500, 11);
+  step(&l, at + 5000, 12);
+  assert_int_equal(read_at(&l, at + 5000).in_place_ms, 500);
+  ledger_turn(&l, BUCKET_STOPPING, at + 5000);
+  at = work(&l, at + 6000, 13, 20, -1);
+  struct goodput g = read_at(&l, at);
+  assert_int_equal(g.in_place_ms, 500);
+  assert_int_equal(g.rounds_in_place, 1);
+  assert_int_equal(goodput_restarts_ms(&g), 500 + 1000 + 2000);
+  ledger_turn(&l, BUCKET_STOPPING, at);
+  ledger_begin_round(&l, at + 1000);
+  ledger_in_place(&l);
+  ledger_close(&l, at + 3000);
+  assert_int_equal(read_at(&l, at + 9000).in_place_ms, 500 + 3000);
+  assert_int_equal(read_at(&l, at + 9000).rounds_in_place, 2);
+  /* A daemon that takes over in a round: what it learns comes after START. */
+  struct ledger other = {.closed = false};
+  g.rounds_in_place = 1;
+  ledger_adopt(&other, &g, 0, true, 0);
+  ledger_in_place(&other);
+  step(&other, 700, 21);
+  assert_int_equal(read_at(&other, 5000).in_place_ms, 500 + 700);
+  ledger_finish(&other);
+  ledger_finish(&l);
+}
+
 UNIT_TEST(test_a_worker_says_where_it_resumed) {
   struct ledger l = {.closed = false};
   ledger_begin(&l, 0);
