@@ -2,7 +2,8 @@
 """A training whose survivors stay: in_place.py FOLDER STEPS. Each rank writes to FOLDER: the losses and samples of the steps that it has completed,
 and in the end its parameters.
 
-Variables: FORM ddp | plain | scaler; DIE "RANK STEP WHERE": that rank kills itself there, once; PAUSE seconds per step; CHECKPOINT a folder; HOLD a
+Variables: FORM ddp | plain | scaler; DIE "RANK STEP WHERE": that rank kills itself there, once; SLEEPS "RANK STEP": that rank sleeps there, once; "RANK STEP collective": as
+if in a collective that does not end; PAUSE seconds per step; CHECKPOINT a folder; HOLD a
 step before which all ranks wait for FOLDER/go."""
 
 import hashlib
@@ -23,6 +24,7 @@ import rdzv.torch
 OUT, STEPS, FORM = sys.argv[1], int(sys.argv[2]), os.environ.get("FORM", "ddp")
 PAUSE, BATCH = float(os.environ.get("PAUSE", 0)), 16
 DIE = os.environ.get("DIE", "").split(" ", 2)
+SLEEPS = os.environ.get("SLEEPS", "").split()
 
 
 def die(where, step, rank):
@@ -113,9 +115,9 @@ with rdzv.torch.Elastic(model=model, optimizer=optimizer, state=state, checkpoin
             time.sleep(PAUSE)
             if os.environ.get("BAD") == f"{job.rank} {int(step)}":
                 raise ValueError("a mistake of the script")
-            if os.environ.get("SLEEPS") == f"{job.rank} {int(step)}" and not os.path.exists(f"{OUT}/slept"):
+            if SLEEPS[:2] == [str(job.rank), str(int(step))] and not os.path.exists(f"{OUT}/slept"):
                 open(f"{OUT}/slept", "w").close()
-                time.sleep(600)
+                exec(compile("time.sleep(600)", dist.__file__ if SLEEPS[2:] else __file__, "exec"))
             whole = True
         if whole:
             note("steps", step=int(step), loss=total.item(), near=near.item(), lr=scheduler.get_last_lr()[0], world=job.world_size, which=which.tolist(),
