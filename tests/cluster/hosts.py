@@ -282,7 +282,7 @@ class Cluster(harness.Rdzv):
         kept = {p.pid for p in self.daemons}
         return [p for h in self.hosts for p in h.pids() if p not in kept]
 
-    def gone(self, timeout=10.0):
+    def gone(self, timeout=harness.HANG_S):
         """Fails unless nothing runs on any host, daemons aside, in time."""
         left = self.left
         harness.until(lambda: "nothing is left, but there is " + "; ".join(map(harness.describe, left())) + f"\n{self}",
@@ -297,7 +297,7 @@ class Cluster(harness.Rdzv):
 
     def close(self):
         """Powers everything off. What had been left running, daemons aside, and did not end in a moment."""
-        deadline = time.monotonic() + 5 * harness.SLOW
+        deadline = time.monotonic() + harness.HANG_S * harness.SLOW
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.01)
         left = [harness.describe(p) for p in left]

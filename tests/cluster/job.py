@@ -9,7 +9,7 @@ import sys
 import time
 
 import beats
-from harness import until
+from harness import HANG_S, until
 
 # Says where it is, then waits for the file `go` in the folder that all hosts share.
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE, $RDZV_RESTART_COUNT charged; while [ ! -e go ]; do sleep 0.1; done"
@@ -27,7 +27,7 @@ def told_of(host, name, *more):
         jobs = json.JSONDecoder().raw_decode(said)[0]["jobs"] if code == 0 else []  # warnings come behind it
         return len(jobs) == 1 and jobs
 
-    return until(lambda: f"rdzvctl on {host.name} tells of {name}: {said}", answered, 20)[0]
+    return until(lambda: f"rdzvctl on {host.name} tells of {name}: {said}", answered)[0]
 
 
 class Job:
@@ -45,7 +45,7 @@ class Job:
         self.agents[i] = self.cluster[i].agent(*self.options, "--", "sh", "-c", self.script, user=self.user)
         return self.agents[i]
 
-    def expect(self, round_, size, *hosts, charged=0, timeout=20.0):
+    def expect(self, round_, size, *hosts, charged=0, timeout=HANG_S):
         """Until the workers on these hosts (all of the job) have said so. Their pids, by rank."""
         for i in hosts or self.agents:
             self.agents[i].expect(rf"round {round_} of {size}, {charged} charged", timeout)
@@ -61,20 +61,20 @@ class Job:
     def finish(self, charged=0):
         """Lets the workers go, and sees that all agents still there exit with 0, that the daemon says so too, and that nothing is left."""
         (self.cluster.tmp / "go").touch()
-        got = {i: a.exit(30) for i, a in self.agents.items() if a.host.up}
+        got = {i: a.exit() for i, a in self.agents.items() if a.host.up}
         assert not any(got.values()), f"exit codes {got}\n{self.cluster}"
         self.succeeded(charged)
         self.cluster.gone()
 
     def succeeded(self, charged):
         """That the daemon says so, with so many restarts used."""
-        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended", 12)
+        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended")
         told = self.status()
         assert (told["outcome"], told["code"], told["restarts_used"]) == ("success", 0, charged), f"{told}\n{self.cluster}"
 
     def failed(self, code, cause):
         """That the daemon says so: with this exit code, and of what."""
-        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended", 12)
+        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended")
         told = self.status()
         assert (told["outcome"], told["code"], told["last_verdict"]["cause"]) == ("failed", code, cause), f"{told}\n{self.cluster}"
 

@@ -32,6 +32,7 @@ SCHEDULERS = "SLURM_", "PBS_", "SGE_", "PE_HOSTFILE", "JOB_", "LSB_", "KUBERNETE
 # Sanitizers slow everything down and hold memory back: limits of time and memory ask this.
 SANITIZED = subprocess.run(["grep", "-qa", "__asan_init", RDZVD]).returncode == 0 if Path(RDZVD).exists() else False
 SLOW = 5 if SANITIZED else 1
+HANG_S = 30.0  # no test is a stopwatch: what has not come then does not come, on a machine that stands still for seconds, too
 
 # Under nohup, or in the background of a script, some signals are ignored from the start, and what we start would ignore them too.
 for signo, handler in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler):
@@ -39,7 +40,7 @@ for signo, handler in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.S
         signal.signal(signo, handler)
 
 
-def until(what, condition, timeout=10.0):
+def until(what, condition, timeout=HANG_S):
     """Polls until condition() is true, and returns what it returned; fails by saying `what` did not happen.
 
     Seconds in which this process itself did not run do not count: the machine stood still, and what is waited for with it."""
@@ -226,7 +227,7 @@ class Proc:
         end = "" if self.running else f"\n    exit {self.popen.returncode}"
         return f"$ {' '.join(self.argv)}{show('1>', self.out)}{show('2>', self.err)}{end}"
 
-    def expect(self, pattern, timeout=10.0):
+    def expect(self, pattern, timeout=HANG_S):
         """The first line, already there or still to come, in which `pattern` is found (case does not matter)."""
         rx, deadline = re.compile(pattern, re.I), time.monotonic() + timeout * SLOW
         with self._news:
@@ -247,7 +248,7 @@ class Proc:
     def says(self, pattern):
         return re.search(pattern, self.text, re.I) is not None
 
-    def exit(self, timeout=20.0):
+    def exit(self, timeout=HANG_S):
         """Waits for its end and the end of its output: the exit code, -N where signal N ended it."""
         try:
             code = self.popen.wait(timeout * SLOW)
@@ -358,7 +359,7 @@ class Rdzv:
         """rank -> pid of the worker's first process."""
         return {rank: pids[0] for rank, pids in self.leaders(**want).items()}
 
-    def await_workers(self, n, each=1, timeout=10, **want):
+    def await_workers(self, n, each=1, timeout=HANG_S, **want):
         """Until n workers run, with `each` sessions per worker; as workers()."""
         there = lambda: [len(v) for v in self.leaders(**want).values()] == [each] * n
         until(lambda: f"{n} workers run, now {self.leaders(**want)}:\n{self}", there, timeout)
@@ -372,7 +373,7 @@ class Rdzv:
         """Where the daemons of now keep their state."""
         return re.findall(r" --state-dir (\S+)", " ".join(describe(pid) for pid in self.daemons()))
 
-    def gone(self, timeout=10.0, **want):
+    def gone(self, timeout=HANG_S, **want):
         """Fails unless all of them are gone in time."""
         until(lambda: "everything is gone, but there is " + "; ".join(map(describe, self.pids(**want))) + f"\n{self}",
               lambda: not self.pids(**want), timeout)
@@ -387,7 +388,7 @@ class Rdzv:
         for p in self.procs:
             if p.running and p.argv[len(self.wrap)] == RDZVD:
                 p.kill()
-        deadline = time.monotonic() + 10 * SLOW
+        deadline = time.monotonic() + HANG_S * SLOW
         while (left := self.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
         names = [describe(pid) for pid in left]

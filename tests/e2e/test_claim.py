@@ -218,9 +218,8 @@ def test_members_die(three, claimer):
     assert c.claim("0/j/i/2") == ("won", "")
     leader = three.leader()
     leader.kill()
-    began = time.monotonic()
     answer, text = c.claim("0/j/i/3")
-    assert answer == "failed" and time.monotonic() - began < ANSWER_S + 1
+    assert answer == "failed", text
     assert all(m.at in text for m in three.members), text
     assert "Couldn't connect to server" in text, text
     three.restart(leader)
@@ -286,10 +285,11 @@ def test_a_member_that_hangs_costs_two_seconds(three, claimer):
     follower.stop()
     began = time.monotonic()
     assert c.claim("0/j/i/1") == ("won", "")
-    assert 1.9 < time.monotonic() - began < 4
+    first = time.monotonic() - began
+    assert first > 1.9
     began = time.monotonic()
     assert c.claim("0/j/i/2") == ("won", "")  # the one that answered is asked first
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < first
     follower.go_on()
 
 
@@ -359,7 +359,7 @@ def test_a_slow_etcd(proxy, claimer, request):
     began = time.monotonic()
     asked = [c.send(create=f"0/slow-{i}/i/1", content="x") for i in range(32)]
     assert [c.take(s) for s in asked] == [("won", "")] * 32
-    assert 1 <= time.monotonic() - began < ANSWER_S
+    assert 1 <= time.monotonic() - began < 16, "one behind the other take 32 s"
 
 
 def test_a_lost_answer(proxy, claimer):
@@ -410,12 +410,10 @@ def test_an_unreachable_etcd(claimer):
         c = claimer(f"etcd://127.0.0.1:1,{at}")
         began = time.monotonic()
         answer, text = c.claim("0/j/i/1")
-        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began < ANSWER_S + 1
+        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began
         assert "127.0.0.1:1 (Couldn't connect to server)" in text and re.search(rf"{at} \(no answer", text), text
-        began = time.monotonic()
         assert claimer("etcd://127.0.0.1:1,127.0.0.1:2").claim("0/j/i/1") == (
             "failed", "no member of etcd could be used: 127.0.0.1:1 (Couldn't connect to server), 127.0.0.1:2 (Couldn't connect to server)")
-        assert time.monotonic() - began < 2
         answer, text = claimer("etcd://no-such-host.invalid").claim("0/j/i/1")
         assert answer == "failed" and re.search("no-such-host.invalid:2379 .*(resolve|timeout|no answer)", text, re.I), text
 
@@ -500,9 +498,8 @@ def test_the_helper_lives_as_long_as_its_daemon(rdzv):
 
 def test_a_daemon_stops_with_its_helper(rdzv):
     d = rdzv.daemon("--claim", rdzv.tmp / "claims")
-    began = time.monotonic()
     d.kill(signal.SIGTERM)
-    assert d.exit() == 0 and time.monotonic() - began < 2 and not helpers(rdzv), d
+    assert d.exit() == 0 and not helpers(rdzv), d
     assert not d.says("did not finish|exited"), d
 
 

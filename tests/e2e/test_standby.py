@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness import AGENT, RDZVCTL, RDZVD, SLOW, free_port, until
+from harness import AGENT, RDZVCTL, RDZVD, free_port
 from native import Native
 
 
@@ -223,7 +223,7 @@ def test_silent_machine_costs_its_share(two):
         began = time.monotonic()
         p = ask(two, [addr, two.second.endpoint], "status", "family")
         assert p.popen.returncode == 0 and p.says("family: running"), p
-        assert 2.4 < time.monotonic() - began < 5 * SLOW, p
+        assert 2.4 < time.monotonic() - began, p
 
 
 def test_watch_follows(two):

@@ -170,9 +170,8 @@ def one_fails(rdzv, call, *options):
 ])
 def test_all_ranks_capture_or_none_does(rdzv, call, says):
     want = run(rdzv, 3, "--steps", 12, "--cuda-graph", "off")[1]
-    began = time.monotonic()
     a = one_fails(rdzv, call)
-    assert a.exit(60) == 0 and time.monotonic() - began < 8 * SLOW, a  # nobody waits for --coll-timeout
+    assert a.exit(50) == 0, a  # nobody waits for --coll-timeout, a minute
     clean(a)
     assert a.expect(r"checksum (\w+)").group(1) == want
     assert (says is None) == ("steps are not captured: " not in a.text), a

@@ -3,7 +3,6 @@
 
 import socket
 import threading
-import time
 
 import pytest
 
@@ -45,10 +44,8 @@ def newer():
 
 def test_newer_daemon_and_older_agent(rdzv):
     newer = FakeDaemon(greeting=dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
-    begin = time.monotonic()
     a = rdzv.agent("--endpoint", newer.endpoint, "--join-timeout", "20s", "--", "true")
     assert a.exit(30) == 72, a
-    assert time.monotonic() - begin < 15, a
     a.expect(f"rdzvd at {newer.endpoint} speaks protocol version {NEWER}, this rdzv-agent speaks version {OURS}; use the same version of rdzv on all nodes")
     assert not a.says("trying again|another program listens"), a
     newer.close()

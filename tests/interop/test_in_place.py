@@ -266,7 +266,7 @@ def test_a_node_leaves_and_comes_back(rdzv, python):
     """The ranks of the other node stay both times. No sample is taken twice in an epoch, and none is left out."""
     d = rdzv.daemon()
     job = Job(rdzv, "elastic", 14, python=python_of(python), HOLD="5")
-    options = "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--join-timeout", "1s"
+    options = "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--scale-up", "next-round"
     a = job.start(*options, standalone=False, nproc=2, NODE="a")
     b = job.start(*options, standalone=False, nproc=2, NODE="b")
     job.until_step(a, 4)

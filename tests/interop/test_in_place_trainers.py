@@ -107,7 +107,7 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(rdzv, kind):
 def test_a_node_leaves_and_another_one_comes(rdzv, kind):
     """The ranks of the other node stay. All ranks have the same parameters in the end."""
     d, job = rdzv.daemon(), Job(rdzv, kind, "elastic", 60)
-    options = "--nproc", 2, "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--join-timeout", "1s"
+    options = "--nproc", 2, "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--scale-up", "next-round"
     a = job.start(*options, NODE="a", PAUSE="0.1")
     b = job.start(*options, NODE="b", PAUSE="0.1")
     job.until_step(a, 6)

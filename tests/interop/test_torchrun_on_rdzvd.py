@@ -2,7 +2,6 @@
 """Stock torchrun that meets at rdzvd: --rdzv-backend c10d with is_host=0, which makes every agent of it a client."""
 
 import sys
-import time
 
 from conftest import HERE, QUIET
 
@@ -34,7 +33,5 @@ def test_the_same_command_twice(rdzv):
     """What the first run left in its name would end the second one: the daemon forgets it when the second one begins."""
     d = rdzv.daemon("--c10d")
     for n in (1, 2):
-        began = time.monotonic()
         out = pair(rdzv, d, "again")
-        assert time.monotonic() - began < 25
         assert [lines(out, f"again.0.{rank}") for rank in range(2)] == [[f"{rank} 2 {rank} 0 again"] * n for rank in range(2)]
