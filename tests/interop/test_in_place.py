@@ -277,7 +277,7 @@ def test_a_node_leaves_and_comes_back(rdzv, python):
     b.exit(60)
     # The next node waits until a round ends.
     c = job.start(*options, standalone=False, nproc=2, NODE="c")
-    c.expect("this node waits", 30)
+    c.expect("this node is a spare for the next round", 30)
     os.kill(stays[1], signal.SIGKILL)
     a.expect("rdzv: round 3: 1 of 4 ranks stayed in place, and go on with step 5,", 60)
     (job.folder / "go").touch()

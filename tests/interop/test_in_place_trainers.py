@@ -116,7 +116,7 @@ def test_a_node_leaves_and_another_one_comes(rdzv, kind):
     a.expect("2 of 2 ranks stayed in place", 60)
     b.exit(60)
     c = job.start(*options, NODE="c", PAUSE="0.1")
-    c.expect("this node waits", 60)
+    c.expect("this node is a spare for the next round", 60)
     os.kill(stays[max(stays)], signal.SIGKILL)
     a.expect("1 of 4 ranks stayed in place", 60)
     assert a.exit(120) == 0 and c.exit(30) == 0, f"{a}\n{c}"
