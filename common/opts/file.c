@@ -84,13 +84,3 @@ void opts_file_finish(struct opts_file *f) {
   free(f->v);
   *f = (struct opts_file){0};
 }
-
-void opts_file_template(const struct opts_spec *spec, int width, struct buf *out) {
-  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
-    if (!row->name || !row->in_file) continue;
-    buf_puts(out, "\n# ");
-    opt_wrap(out, "# ", row->help, 2, (size_t)width);
-    const char *value = row->type == OPT_FLAG ? "yes" : row->def && *row->def ? row->def : opt_value_label(row);
-    buf_printf(out, "#%s = %s\n", row->name, value);
-  }
-}

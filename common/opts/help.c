@@ -29,19 +29,15 @@ static void pad(struct buf *out, size_t n) {
   for (size_t i = 0; i < n; i++) buf_putc(out, ' ');
 }
 
-static void begin_line(struct buf *out, const char *prefix, size_t indent) {
-  buf_puts(out, prefix);
-  pad(out, indent - columns(prefix, strlen(prefix)));
-}
-
-void opt_wrap(struct buf *out, const char *prefix, const char *text, size_t indent, size_t width) {
+/* Appends text at column `indent`, where the line already is, and continues there on further lines. Line breaks in text are kept. Ends the last line. */
+static void wrap(struct buf *out, const char *text, size_t indent, size_t width) {
   size_t at = indent;
   while (*text) {
     size_t blanks = strspn(text, " "), n = strcspn(text + blanks, " \n");
     size_t w = columns(text + blanks, n);
     if (n > 0 && at > indent && at + 1 + w > width) {
       buf_putc(out, '\n');
-      begin_line(out, prefix, indent);
+      pad(out, indent);
       at = indent;
     }
     if (n > 0 && at > indent) {
@@ -53,16 +49,12 @@ void opt_wrap(struct buf *out, const char *prefix, const char *text, size_t inde
     text += blanks + n;
     if (*text == '\n') {
       buf_putc(out, '\n');
-      if (text[1] && text[1] != '\n') begin_line(out, prefix, indent);
+      if (text[1] && text[1] != '\n') pad(out, indent);
       at = indent;
       text++;
     }
   }
   if (out->len == 0 || out->data[out->len - 1] != '\n') buf_putc(out, '\n');
-}
-
-static void wrap(struct buf *out, const char *text, size_t indent, size_t width) {
-  opt_wrap(out, "", text, indent, width);
 }
 
 static void put_left(struct buf *out, const struct opt *row) {

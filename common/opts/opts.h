@@ -116,9 +116,6 @@ enum { OPTS_FILE_MAX = 65536, OPTS_FILE_LINE_MAX = 1024 };
 int opts_file_parse(struct opts_file *f, const struct opts_spec *spec, char *path, char *text, size_t len,
                     struct err *e);
 void opts_file_finish(struct opts_file *f);
-/* Appends such a file: every option that may stand in it, with its help and default, as comments of at most `width`
- * columns. */
-void opts_file_template(const struct opts_spec *spec, int width, struct buf *out);
 
 /* Fills `target` from defaults, then spec->file, then `env` ("NAME=value", NULL-terminated, may be NULL), then
  * argv[1..argc). Parsing stops at "--" or at the first word that is not an option. *rest: the index in argv of the

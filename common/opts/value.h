@@ -2,7 +2,7 @@
 #ifndef COMMON_OPTS_VALUE_H
 #define COMMON_OPTS_VALUE_H
 
-/* Names and values of options: shared by opts.c, file.c, help.c and the generators of deploy/manual. For them alone. */
+/* Names and values of options: shared by opts.c, file.c, help.c and deploy/manual. For them alone. */
 
 #include "common/opts/opts.h"
 
@@ -10,9 +10,6 @@
 const struct opt *opt_find(const struct opts_spec *spec, const char *word, size_t n);
 /* The name nearest to a misspelt one, or NULL if none is near. */
 const char *opt_nearest(const struct opts_spec *spec, const char *text, size_t n);
-/* Appends text at column `indent`, where the line already is, and continues there on further lines behind `prefix`.
- * Line breaks in text are kept. Ends the last line. */
-void opt_wrap(struct buf *out, const char *prefix, const char *text, size_t indent, size_t width);
 
 /* Parses text into the row's field of target and checks its bounds. OPT_STRINGS: with `append` text is one more
  * element, else it is a list separated by commas that replaces what was there. */

@@ -5,7 +5,7 @@
 #
 # shellcheck disable=SC2207 # what is to be chosen from has no blanks; files come through mapfile
 
-# What stands behind the option $1, in $want (its words are described in opts_complete.h); fails for one without a value.
+# What stands behind the option $1, in $want (its words are described in manual.py); fails for one without a value.
 _@{id}_wants() {
   case ${1//_/-} in
 @{bash-wants}

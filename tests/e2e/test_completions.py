@@ -21,7 +21,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
 # Splits a line as bash does for completion: "=" and ":" are words of their own.
 DRIVE_BASH = r"""
-for f in "$1"/rdzv*; do case $f in *.fish | *.[0-9] | */rdzv-manual* | */_*) ;; *) [ -f "$f" ] && source "$f" ;; esac; done
+for f in "$1"/rdzv*; do case $f in *.fish | *.[0-9] | */rdzv-tables* | */_*) ;; *) [ -f "$f" ] && source "$f" ;; esac; done
 COMP_LINE=$2 COMP_POINT=${#2}
 readarray -t COMP_WORDS <<<"$3"
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -271,6 +271,28 @@ def test_typed_in_bash(tmp_path):
             t.type("\x15")
     finally:
         t.close()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_offered_values_are_accepted(program):
+    """Each value that a label names is one that the parser of its option accepts."""
+    def accepts(name, value):
+        words = ["--explain", f"{name}={value}", "--", "true"] if program == "rdzv-agent" else [f"{name}={value}", "--help"]
+        p = subprocess.run([PROGRAMS[program], *words], capture_output=True, text=True, timeout=30)
+        return not re.search(f"{name}={value}: (?!no GPU)", p.stderr)
+
+    for name, want in re.findall(r"^    (--\S+).*\) want='(.*)' ;;$", (FOLDER / program).read_text(), re.M):
+        words = [w for w in want.split() if not re.search("@|:$", w)]
+        assert all(accepts(name, w) for w in words), (name, want)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_summaries(program):
+    """A completion says in a line what an option is about: so its help begins with that."""
+    found = re.findall(r" -l (\S+).* -d '(.*)'$", (FOLDER / f"{program}.fish").read_text(), re.M)
+    assert len(found) > 8
+    for name, text in found:
+        assert len(text) >= 8 and ": " not in text, (name, text)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

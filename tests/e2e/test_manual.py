@@ -218,4 +218,4 @@ def test_installed():
         assert f"share/bash-completion/completions/{program}" in places
         assert f"share/zsh/site-functions/_{program}" in places
         assert f"share/fish/vendor_completions.d/{program}.fish" in places
-    assert not any("rdzv-manual" in p for p in places)
+    assert not any("rdzv-tables" in p for p in places)

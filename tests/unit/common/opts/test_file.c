@@ -137,14 +137,3 @@ UNIT_TEST(test_a_mistake_is_named_with_its_line) {
   assert_string_equal(e.text, "/etc/t.conf:2: a NUL byte: this is no text file");
   opts_file_finish(&f);
 }
-
-/* With the "#" of settings removed the template is a file that can be read. */
-UNIT_TEST(test_the_template_lists_what_may_stand_there) {
-  SCOPED(buf_finish) struct buf out = BUF_INIT;
-  opts_file_template(&spec, 60, &out);
-  assert_string_equal(buf_text(&out), "\n# Leave out GPUs.\n#exclude-busy = yes\n"
-                                      "\n# How long a node may be silent before it is lost, and then\n"
-                                      "# some words so that the line is wrapped.\n#lease = 5s\n"
-                                      "\n# N.\n#fan-out = 32\n"
-                                      "\n# Shell.\n#ssh = COMMAND\n");
-}
