@@ -77,11 +77,12 @@ static void put_map(struct buf *out, const char *name, const struct std_map *m, 
 }
 
 static bool is_given(const struct agent_options *o, const char *option) {
-  return opts_source(&o->spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
+  return opts_origin(&o->parsed, option)->source != OPT_FROM_DEFAULT;
 }
 
 void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *all) {
   static const char *const hosting[] = {"auto", "never", "always"};
+  static const char *const numa[] = {"none", "node", "socket", "exclusive", "core-complex"};
   struct buf lines = BUF_INIT, *out = &lines;
   size_t n = 0;
   while (told->command[n]) n++;
@@ -133,7 +134,7 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
     buf_putc(out, ' ');
     put_word(out, o->hang_watch.file);
   }
-  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
+  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks == HANG_STACKS_AUTO ? "auto" : "never");
   struct buf names = BUF_INIT;
   env_signal_names(o->signals, &names);
   buf_printf(out, "signals-to-handle %s\n", buf_text(&names));
@@ -143,7 +144,7 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
   put_flag(out, "mpi-env", o->mpi_env);
   put_text(out, "nccl-ids", nccl_ids_name(o->nccl_ids));
   put_text(out, "nccl-library", o->nccl_library);
-  buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
+  buf_printf(out, "numa-binding %s\n", numa[o->numa]);
   put_text(out, "warm", o->warm);
   put_seconds(out, "warm-keep", o->warm_keep_ms);
   put_text(out, "log-dir", o->output.log_dir);

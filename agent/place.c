@@ -152,12 +152,10 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   int rc = by_gpus || o->exclude_busy ? count_devices(o, p, &gpus, e) : 0;
   if (rc) return rc;
   if (n == OPTIONS_NPROC_GPU && gpus == 0) {
-    char option[OPT_SPELLING_MAX];
-    opts_spelling(&o->spec, o->argc, o->argv, o->env, "nproc", option);
     return err_set(e, -EINVAL,
                    "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus, /dev and /sys/class/kfd show none, "
                    "or a variable such as CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
-                   option);
+                   opts_origin(&o->parsed, "nproc")->spelling);
   }
   p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;

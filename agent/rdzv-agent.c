@@ -297,7 +297,7 @@ static int start_guard(struct session_options *s, const struct copy_words *words
                     : !warm_fits(s->argv) ? "the command has no template, which only python has"
                                           : NULL;
   bool stays = o->warm_keep_ms > 0 && !why;
-  bool asked = opts_source(&o->spec, o->argc, o->argv, o->env, "warm-keep") > OPT_FROM_FILE;
+  bool asked = opts_origin(&o->parsed, "warm-keep")->source > OPT_FROM_FILE;
   size_t own = stays ? warm_own_words(s->argv) : 0;
   char **kept_for = xcalloc(own + 1, sizeof(*kept_for)); /* without the script's own words */
   for (size_t i = 0; i < own; i++) kept_for[i] = s->argv[i];

@@ -51,8 +51,7 @@ enum {
 };
 
 struct daemon {
-  int argc;
-  char **argv;
+  struct opts_parsed parsed;
   struct rdzvd_options options;
   struct listener listeners[OPT_STRINGS_MAX];
   size_t n_listeners;
@@ -82,7 +81,7 @@ static int fail(int exit_code, const struct err *e) {
 }
 
 static enum opt_source source_of(const struct daemon *d, const char *name) {
-  return opts_source(&rdzvd_options_spec, d->argc, d->argv, environ, name);
+  return opts_origin(&d->parsed, name)->source;
 }
 
 /* extra: the first word that is no option; NULL: there is none. */
@@ -332,15 +331,11 @@ int rdzvd_main(int argc, char **argv) {
                             .options = {.owner_fd = -1, .ready_fd = -1, .agent_fd = -1, .key_fd = -1, .listen_fd = -1}};
   struct rdzvd_options *o = &d.options;
   struct err e = ERR_INIT;
-  int rest = argc;
-  bool dashes;
   mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
-  d.argc = argc;
-  d.argv = argv;
   notify_init(&d.notify);
   key_env_take(&d.key_env);
-  if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &d.parsed, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) {
     struct winsize size = {.ws_col = 0};
     int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
@@ -352,7 +347,7 @@ int rdzvd_main(int argc, char **argv) {
     return EXIT_CODE_OK;
   }
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (check_options(&d, rest < argc ? argv[rest] : NULL, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (check_options(&d, d.parsed.rest < argc ? argv[d.parsed.rest] : NULL, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
   /* The agent that owns this daemon reads its lines from a pipe, and adds its own times. */
   struct stat st;

@@ -31,10 +31,8 @@ static int find_given(const struct agent_key_job *job, struct key **key, struct 
       .file = job->options->key_file,
       .fd = job->options->key_fd,
       .insecure = job->options->insecure,
-      .file_from =
-          opts_source(&job->options->spec, job->options->argc, job->options->argv, job->options->env, "key-file"),
-      .insecure_from =
-          opts_source(&job->options->spec, job->options->argc, job->options->argv, job->options->env, "insecure"),
+      .file_from = opts_origin(&job->options->parsed, "key-file")->source,
+      .insecure_from = opts_origin(&job->options->parsed, "insecure")->source,
       .prefix = job->options->spec.env_prefix,
   };
   if (job->launched && given.fd >= 0) given = (struct key_options){.fd = given.fd};

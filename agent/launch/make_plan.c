@@ -45,33 +45,27 @@ enum {
 static const char default_shell[] = "ssh -T -x -o BatchMode=yes -o ConnectTimeout=10";
 
 struct wish {
-  int argc;
-  char *const *argv, *const *env;
   const struct cluster *c;
-  struct opts_spec spec;  /* with the site's defaults */
   struct agent_options o; /* values only: the rules are not applied */
 };
 
-static void take_words(struct wish *w, int argc, char *const *argv, char *const *env, const struct cluster *c) {
-  *w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c, .spec = agent_options_spec};
-  w->spec.file = c->conf;
-  w->o.key_fd = -1;
-  w->o.spec = w->spec;
-  w->o.argc = argc;
-  w->o.argv = argv;
-  w->o.env = env;
+static int take_words(struct wish *w, int argc, char *const *argv, char *const *env, const struct cluster *c,
+                      struct err *e) {
+  *w = (struct wish){.c = c, .o = {.key_fd = -1, .spec = agent_options_spec, .argv = argv, .env = env}};
+  w->o.spec.file = c->conf;
+  return opts_parse(&w->o.spec, argc, argv, env, &w->o, &w->o.parsed, e);
 }
 
 static enum opt_source source_of(const struct wish *w, const char *name) {
-  return opts_source(&w->spec, w->argc, w->argv, w->env, name);
+  return opts_origin(&w->o.parsed, name)->source;
 }
 
 static bool is_given(const struct wish *w, const char *name) {
   return source_of(w, name) != OPT_FROM_DEFAULT;
 }
 
-static void spell_option(const struct wish *w, const char *name, char out[OPT_SPELLING_MAX]) {
-  opts_spelling(&w->spec, w->argc, w->argv, w->env, name, out);
+static const char *spelling_of(const struct wish *w, const char *name) {
+  return opts_origin(&w->o.parsed, name)->spelling;
 }
 
 static bool names_hosts(const struct wish *w) {
@@ -84,13 +78,9 @@ static bool is_placed(const struct wish *w) {
 
 bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c) {
   static struct wish w;
-  bool dashes;
-  int rest;
-  take_words(&w, argc, argv, env, c);
-  if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
-  if (agent_options_asks(argc, argv)) return false;
+  if (cluster_variable(env, "RDZV_AGENT_LAUNCHER") || agent_options_asks(argc, argv)) return false;
+  if (take_words(&w, argc, argv, env, c, NULL)) return false;
   if (names_hosts(&w)) return true;
-  if (opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, NULL)) return false;
   /* The job has more hosts, and only its script starts programs there. */
   bool of_worker = cluster_variable(env, "RDZV_AGENT_SOCKET") != NULL; /* a worker that starts a job of its own */
   bool says_where = is_placed(&w) || w.o.standalone || (is_given(&w, "nnodes") && w.o.nnodes.max == 1);
@@ -101,7 +91,6 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
 
 static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
   enum opt_source list = source_of(w, "hosts"), file = source_of(w, "hostfile");
-  char name[OPT_SPELLING_MAX];
   /* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
    * the GPUs of each host are known here: then one per GPU, at least one. */
   for (size_t i = 0; !names_hosts(w) && i < w->c->n_hosts; i++) {
@@ -112,14 +101,11 @@ static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *
   }
   if (!names_hosts(w)) return 0;
   if (list == file) return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: remove one of them");
-  if (list > file) {
-    spell_option(w, "hosts", name);
-    return launch_hosts_list(h, w->o.hosts, e) ? err_wrap(e, "%s", name) : 0;
-  }
-  spell_option(w, "hostfile", name);
+  if (list > file) return launch_hosts_list(h, w->o.hosts, e) ? err_wrap(e, "%s", spelling_of(w, "hosts")) : 0;
   uint32_t wait_ms = HOST_FILE_WAIT_MS;
   char *text = host_file_read(&wait_ms, w->o.hostfile, LAUNCH_FILE_MAX, e);
-  int rc = text ? launch_hosts_file(h, w->o.hostfile, text, strlen(text), e) : err_wrap(e, "%s", name);
+  int rc =
+      text ? launch_hosts_file(h, w->o.hostfile, text, strlen(text), e) : err_wrap(e, "%s", spelling_of(w, "hostfile"));
   free(text);
   return rc;
 }
@@ -127,37 +113,30 @@ static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *
 /* Refuses options that cannot apply to several hosts. */
 static int check_options(const struct wish *w, struct err *e) {
   static const char *const of_one[] = {"node-rank", "local-addr"};
-  char name[OPT_SPELLING_MAX], hosts[OPT_SPELLING_MAX];
-  if (names_hosts(w))
-    spell_option(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
-  else
-    snprintf(hosts, sizeof(hosts), "several hosts in the job");
-  if (w->o.standalone) {
-    spell_option(w, "standalone", name);
-    return err_set(e, -EINVAL, "%s uses this machine only, but %s names others: remove one of them", name, hosts);
-  }
+  const char *hosts =
+      names_hosts(w) ? spelling_of(w, is_given(w, "hosts") ? "hosts" : "hostfile") : "several hosts in the job";
+  if (w->o.standalone)
+    return err_set(e, -EINVAL, "%s uses this machine only, but %s names others: remove one of them",
+                   spelling_of(w, "standalone"), hosts);
   /* Each of them would start the whole job. A worker's variables describe the agent that started it. */
   int64_t agents = cluster_is_started(w->c) ? cluster_number(&w->c->agents, 1) : 1;
-  if (agents > 1 && !cluster_variable(w->env, "RDZV_AGENT_SOCKET"))
+  if (agents > 1 && !cluster_variable(w->o.env, "RDZV_AGENT_SOCKET"))
     return err_set(e, -EINVAL,
                    "%s starts the whole job, but %s started %" PRId64
                    " agents (%s), and each of them would: remove it, or start rdzv-agent once",
                    hosts, w->c->launcher.is_set ? w->c->launcher.text : "the launcher", agents, w->c->agents.source);
-  for (size_t i = 0; i < 2; i++) {
-    if (!is_given(w, of_one[i])) continue;
-    spell_option(w, of_one[i], name);
-    return err_set(e, -EINVAL, "%s is for one host, but with %s all agents would get it: remove it", name, hosts);
-  }
+  for (size_t i = 0; i < 2; i++)
+    if (is_given(w, of_one[i]))
+      return err_set(e, -EINVAL, "%s is for one host, but with %s all agents would get it: remove it",
+                     spelling_of(w, of_one[i]), hosts);
   return 0;
 }
 
 static int check_hosts(const struct wish *w, const struct launch_hosts *h, struct err *e) {
   int64_t n = (int64_t)h->n;
-  char name[OPT_SPELLING_MAX];
-  spell_option(w, "nnodes", name);
   if (is_given(w, "nnodes") && w->o.nnodes.min > n)
-    return err_set(e, -EINVAL, "%s asks for %" PRId64 " nodes, but only %" PRId64 " %s named", name, w->o.nnodes.min, n,
-                   n == 1 ? "host is" : "hosts are");
+    return err_set(e, -EINVAL, "%s asks for %" PRId64 " nodes, but only %" PRId64 " %s named", spelling_of(w, "nnodes"),
+                   w->o.nnodes.min, n, n == 1 ? "host is" : "hosts are");
   for (size_t i = 0; h->n > 1 && i < h->n; i++)
     if (launch_host_is_loopback(launch_host_bare(h->v[i].name)))
       return err_set(e, -EINVAL, "%s is a different machine on each host: use a name by which the others know this one",
@@ -314,13 +293,13 @@ static void leave_devices(struct launch *l, char **env) {
 /* A scheduler's remote shell usually works on the job's first host only: then there is no tree. */
 static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t *fan_out) {
   const struct cluster_fact *own = &w->c->remote_shell;
-  const char *variable = opts_variable(&w->spec, w->argc, w->argv, w->env, "ssh");
-  const struct opts_setting *setting = opts_setting_of(&w->spec, w->argc, w->argv, w->env, "ssh");
+  const char *variable = opts_origin(&w->o.parsed, "ssh")->variable;
+  const struct opts_setting *setting = opts_origin(&w->o.parsed, "ssh")->setting;
   *fan_out = (uint32_t)w->o.fan_out;
   if (variable) l->shell_from = show_variable(variable);
   if (setting) {
     struct buf text = BUF_INIT;
-    agent_options_show_setting(&w->spec, setting, &text);
+    agent_options_show_setting(&w->o.spec, setting, &text);
     l->shell_from = buf_steal(&text);
   }
   if (w->o.ssh) return w->o.ssh;
@@ -332,15 +311,13 @@ static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t
 
 static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   struct launch_plan *p = &l->plan;
-  char name[OPT_SPELLING_MAX];
   p->shell = launch_words(choose_shell(l, w, &p->fan_out), e);
-  spell_option(w, "ssh", name);
-  if (!p->shell) return err_wrap(e, "%s", name);
-  p->argv = launch_words_copy(w->argv);
-  p->env = launch_env_travels(w->env);
+  if (!p->shell) return err_wrap(e, "%s", spelling_of(w, "ssh"));
+  p->argv = launch_words_copy(w->o.argv);
+  p->env = launch_env_travels(w->o.env);
   if (!names_hosts(w)) leave_devices(l, p->env);
   /* The current folder by the user's name for it ($PWD), if that is still the same folder. */
-  const char *logical = cluster_variable(w->env, "PWD");
+  const char *logical = cluster_variable(w->o.env, "PWD");
   struct stat a, b;
   char path[PATH_MAX];
   bool same = logical && *logical == '/' && stat(logical, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
@@ -358,22 +335,19 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
                    struct key_env *key_env, struct err *e) {
   static struct wish w;
   struct launch_hosts hosts;
-  bool dashes;
-  int rest;
   *l = (struct launch){0};
-  take_words(&w, argc, argv, env, c);
   launch_hosts_init(&hosts);
-  int rc = opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, e);
+  int rc = take_words(&w, argc, argv, env, c, e);
   if (rc == 0) rc = check_options(&w, e);
   if (rc == 0) rc = read_hosts(&w, &hosts, e);
   if (rc == 0) rc = check_hosts(&w, &hosts, e);
   if (rc == 0) {
     l->of_job = !names_hosts(&w);
     const char *option = source_of(&w, "hosts") > source_of(&w, "hostfile") ? "hosts" : "hostfile";
-    const char *variable = opts_variable(&w.spec, argc, argv, env, option);
-    char name[OPT_SPELLING_MAX];
-    spell_option(&w, option, name);
-    l->from = l->of_job ? xstrdup(c->nodes.source) : variable ? show_variable(variable) : xstrdup(name);
+    const struct opts_origin *from = opts_origin(&w.o.parsed, option);
+    l->from = l->of_job        ? xstrdup(c->nodes.source)
+              : from->variable ? show_variable(from->variable)
+                               : xstrdup(from->spelling);
     take_seats(l, &hosts);
     rc = fill_plan(l, &w, e);
   }

@@ -16,17 +16,14 @@ enum {
 /* Input and output of the rules. */
 struct settling {
   struct agent_options *o;
-  int argc;
-  char *const *argv, *const *env;
-  const struct cluster *cluster;   /* never NULL */
-  bool said_standalone;            /* --standalone was given; agent_options.standalone is the result of the rules */
-  char spelling[OPT_SPELLING_MAX]; /* of options_spelling_of() */
+  const struct cluster *cluster; /* never NULL */
+  bool said_standalone;          /* --standalone was given; agent_options.standalone is the result of the rules */
 };
 
 enum opt_source options_source(const struct settling *s, const char *name);
 bool options_is_given(const struct settling *s, const char *name);
-/* The option as it was spelled by the user; valid until the next call. */
-const char *options_spelling_of(struct settling *s, const char *name);
+/* The option as it was spelled by the user. */
+const char *options_spelling_of(const struct settling *s, const char *name);
 
 /* Notes that a given option has no effect, and why. Does nothing if it was not given. */
 void options_note_ignored(struct settling *s, const char *name, const char *why);
@@ -42,8 +39,7 @@ void options_rest_from_cluster(struct settling *s);
 typedef int option_reader_fn(const char *text, void *field, struct err *e);
 option_reader_fn option_nnodes, option_hosts, option_nproc, option_endpoint, option_claim, option_id, option_role,
     option_node_addr, option_directory, option_std_map, option_rank_set, option_filters, option_signals, option_warm,
-    option_numa, option_scale_up, option_orphan_grace, option_hang_watch, option_hang_stacks, option_after_finish,
-    option_nccl_ids, option_store, option_start_method, option_event_names, option_rdzv_conf;
+    option_orphan_grace, option_hang_watch, option_event_names, option_rdzv_conf;
 
 /* Appends a sentence to o->notes. */
 void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -73,12 +73,11 @@ static char *with_target(char *file) {
 
 char *interpreter_find(char *const *argv, char *const *env, const char *folder) {
   static struct agent_options o;
-  int argc = 0, rest;
+  int argc = 0;
   while (argv[argc]) argc++;
   o = (struct agent_options){0};
-  if (opts_parse(&agent_options_spec, argc, argv, env, &o, &rest, &o.dashes, NULL)) return NULL;
-  o.words = argv + rest;
-  o.command = rest < argc && !(o.dashes && argv[rest][0] == '-');
+  if (opts_parse(&agent_options_spec, argc, argv, env, &o, &o.parsed, NULL)) return NULL;
+  agent_options_take_words(&o, argc, argv);
   if (!o.command) return NULL;
   o.own_python = command_own_python(NULL);
   char **words = command_line_create(&o, env, NULL);

@@ -42,16 +42,15 @@ static const struct { const char *name, *text; } torch_flags[] = {TORCH_FLAG_LIS
 #undef FLAG
 
 enum opt_source options_source(const struct settling *s, const char *name) {
-  return opts_source(&s->o->spec, s->argc, s->argv, s->env, name);
+  return opts_origin(&s->o->parsed, name)->source;
 }
 
 bool options_is_given(const struct settling *s, const char *name) {
   return options_source(s, name) != OPT_FROM_DEFAULT;
 }
 
-const char *options_spelling_of(struct settling *s, const char *name) {
-  opts_spelling(&s->o->spec, s->argc, s->argv, s->env, name, s->spelling);
-  return s->spelling;
+const char *options_spelling_of(const struct settling *s, const char *name) {
+  return opts_origin(&s->o->parsed, name)->spelling;
 }
 
 void options_note_ignored(struct settling *s, const char *name, const char *why) {
@@ -187,17 +186,17 @@ static int settle_conf(struct settling *s, struct err *e) {
 
 static int settle_variables(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
-  const char *seconds = cluster_variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  const char *timer = cluster_variable(s->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
+  const char *seconds = cluster_variable(s->o->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  const char *timer = cluster_variable(s->o->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
   if (timer && strcmp(timer, "1") == 0)
     options_note(o, "TORCHELASTIC_ENABLE_FILE_TIMER has no effect: the agent does not watch timers of workers; "
                     "--hang-timeout ends a worker that makes no progress");
-  if (cluster_variable(s->env, "TORCHELASTIC_HEALTH_CHECK_PORT"))
+  if (cluster_variable(s->o->env, "TORCHELASTIC_HEALTH_CHECK_PORT"))
     options_note(
         o, "TORCHELASTIC_HEALTH_CHECK_PORT has no effect: neither this agent nor PyTorch's torchrun serves a health "
            "check; rdzvd answers /healthz on its port");
-  const char *unshared = cluster_variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  o->output.log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  const char *unshared = cluster_variable(s->o->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  o->output.log_line_prefix = cluster_variable(s->o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT) o->store = STORE_WORKER;
   if (!seconds || options_source(s, "stop-timeout") > OPT_FROM_FILE) return 0;
   int64_t n;
@@ -321,7 +320,7 @@ static int settle_all(struct settling *s, struct err *e) {
     options_note_ignored(s, "hang-stacks", why);
   }
   /* A scheduler ends what a job leaves behind, and rightly so. The outer job ends what its worker leaves behind. */
-  bool nested = cluster_variable(s->env, "RDZV_AGENT_SOCKET") || cluster_variable(s->env, "TORCHELASTIC_RUN_ID");
+  bool nested = cluster_variable(s->o->env, "RDZV_AGENT_SOCKET") || cluster_variable(s->o->env, "TORCHELASTIC_RUN_ID");
   const char *not_kept = o->nnodes.max > 1              ? "it is for jobs of one node"
                          : s->cluster->scheduler.is_set ? "nothing of a scheduler's job may stay when it has ended"
                          : s->cluster->launcher.is_set
@@ -347,18 +346,25 @@ static int settle_all(struct settling *s, struct err *e) {
 }
 
 static bool is_typed(int argc, char *const *argv, const char *name) {
-  return opts_source(&agent_options_spec, argc, argv, NULL, name) == OPT_FROM_ARGV;
+  char spelling[OPT_SPELLING_MAX];
+  return opts_is_typed(&agent_options_spec, argc, argv, name, spelling);
 }
 
 bool agent_options_asks(int argc, char *const *argv) {
   return is_typed(argc, argv, "help") || is_typed(argc, argv, "version");
 }
 
+void agent_options_take_words(struct agent_options *o, int argc, char *const *argv) {
+  o->argv = argv;
+  o->dashes = o->parsed.dashes;
+  o->words = argv + o->parsed.rest;
+  o->command = o->parsed.rest < argc && !(o->dashes && o->words[0][0] == '-');
+}
+
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e) {
   struct cluster unknown = {.loopback = cluster ? cluster->loopback : NULL};
-  struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env, .cluster = cluster ? cluster : &unknown};
-  int rest = argc;
+  struct settling s = {.o = o, .cluster = cluster ? cluster : &unknown};
   memset(o, 0, sizeof(*o));
   o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = o->key_fd = -1;
   o->spec = agent_options_spec;
@@ -366,15 +372,12 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   o->help = is_typed(argc, argv, "help");
   o->version = is_typed(argc, argv, "version");
   if (o->help || o->version) return 0;
-  int rc = opts_parse(&o->spec, argc, argv, env, o, &rest, &o->dashes, e);
+  int rc = opts_parse(&o->spec, argc, argv, env, o, &o->parsed, e);
   if (rc) return rc;
-  o->words = argv + rest;
-  o->argc = argc;
-  o->argv = argv;
+  agent_options_take_words(o, argc, argv);
   o->env = env;
   s.said_standalone = o->standalone;
   if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* an agent that is itself a worker */
-  o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');
   return settle_all(&s, e);
 }
 

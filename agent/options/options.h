@@ -36,6 +36,9 @@ enum {
 /* Which process serves the round's store at MASTER_ADDR:MASTER_PORT. */
 enum store_place { STORE_AGENT, STORE_WORKER };
 
+/* --hang-stacks */
+enum hang_stacks { HANG_STACKS_AUTO, HANG_STACKS_NEVER };
+
 /* --numa-binding, as torchrun names them. */
 enum numa_binding { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
 
@@ -68,7 +71,8 @@ struct torch_options {
   const char *master_addr; /* NULL: none */
   int64_t master_port;     /* -1: none */
   double monitor_interval; /* seconds; 0: none given */
-  const char *start_method, *event_log_handler, *logs_specs;
+  int start_method;        /* no effect */
+  const char *event_log_handler, *logs_specs;
   bool module, no_python, run_path;
   bool use_env, pass_local_rank; /* of torch.distributed.launch; they exclude each other */
 };
@@ -119,8 +123,8 @@ struct agent_options {
   int64_t scheduler_restarts;  /* how often the scheduler restarted the job; -1: not known */
   int64_t leave_before_end_ms; /* all agents leave this long before the end time, as at SIGTERM; 0: never */
   struct options_sources from;
-  struct opts_spec spec; /* agent_options_spec with the site's defaults */
-  int argc;              /* the parsed command line, for opts_variable() */
+  struct opts_spec spec;     /* agent_options_spec with the site's defaults */
+  struct opts_parsed parsed; /* the source of each option's value */
   char *const *argv, *const *env;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
   /* where the host name came from: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
@@ -137,7 +141,7 @@ struct agent_options {
   int64_t device_timeout_ms;
   int64_t hang_timeout_ms, hang_start_ms; /* 0: never */
   struct hang_option hang_watch;
-  bool hang_stacks;
+  enum hang_stacks hang_stacks;
   enum store_place store;
   enum scale_up scale_up;
   enum after_finish after_finish;
@@ -195,13 +199,14 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
 extern const struct opts_spec agent_options_spec;
 /* Whether --help or --version is among the words: then nothing else matters. */
 bool agent_options_asks(int argc, char *const *argv);
+/* Fills the fields about the words behind the options, after opts_parse. */
+void agent_options_take_words(struct agent_options *o, int argc, char *const *argv);
 /* The output of --explain: one line "name value" per setting. "  # VARIABLE=value" follows if a variable, a line
  * of agent.conf or a fact of the cluster set it. */
 void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out);
 /* For --explain: "  # SOURCE" behind each line whose setting was not typed. */
 void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
                          struct buf *out);
-const char *numa_binding_name(enum numa_binding numa);
 /* "NAME=value" of that name in env, even if the value is empty; NULL: it is not there. */
 char *agent_options_variable(char *const *env, const char *name);
 /* "NAME=value", shortened and escaped. */

@@ -25,11 +25,11 @@ void agent_options_show_variable(const char *variable, struct buf *out) {
 }
 
 static const char *variable_of(const struct agent_options *o, const char *option) {
-  return opts_variable(&o->spec, o->argc, o->argv, o->env, option);
+  return opts_origin(&o->parsed, option)->variable;
 }
 
 static enum opt_source source_of(const struct agent_options *o, const char *option) {
-  return opts_source(&o->spec, o->argc, o->argv, o->env, option);
+  return opts_origin(&o->parsed, option)->source;
 }
 
 void agent_options_show_setting(const struct opts_spec *spec, const struct opts_setting *s, struct buf *out) {
@@ -89,7 +89,7 @@ static const char *torchs_own(const struct agent_options *o, const char *line) {
 
 static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
                           struct buf *out) {
-  const struct opts_setting *set;
+  const struct opts_setting *set = opts_origin(&o->parsed, line)->setting;
   bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
   if (strcmp(line, "endpoint") == 0) {
     bool alone = o->standalone && source_of(o, "standalone") != OPT_FROM_DEFAULT;
@@ -108,7 +108,7 @@ static void add_variables(const struct agent_options *o, const struct options_to
     add_source(told, variable_of(o, "rdzv-conf"), out);
   } else if (torchs_own(o, line)) {
     add_source(told, torchs_own(o, line), out);
-  } else if (ours && (set = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line))) {
+  } else if (set) {
     agent_options_show_setting(&o->spec, set, out);
   } else if (ours) {
     add_source(told, variable_of(o, line), out);

@@ -17,6 +17,7 @@
 #define TEXT(field, shown)          .type = OPT_STRING, FIELD(field), .label = (shown)
 #define NUMBER(field, least, most)  .type = OPT_INT, FIELD(field), .min = (least), .max = (most)
 #define TIME(field, least, most)    .type = OPT_DURATION, FIELD(field), .min = (least), .max = (most)
+#define WORD(field, words)          .type = OPT_WORD, FIELD(field), .label = (words)
 #define VALUE(field, reader, shown) .type = OPT_CUSTOM, FIELD(field), .parse = (reader), .label = (shown)
 /* torchrun has it too, by that name. */
 #define SHARED(word)                .name = (word), .foreign = (word)
@@ -121,7 +122,7 @@ static const struct opt table[] = {
          "The Python process of --warm stays so long after the job, for the next start of the script. For jobs of one "
          "node, outside of schedulers."},
     {.name = "nccl-ids",
-     VALUE(nccl_ids, option_nccl_ids, "auto|always|never"),
+     WORD(nccl_ids, "auto|always|never"),
      .def = "auto",
      .help = "Prepare ncclUniqueIds for the workers of each round, for rdzv_nccl_ids() of rdzv.h. auto: for "
              "rdzv-trainer, if a node has GPUs and --device is not cpu."},
@@ -158,7 +159,7 @@ static const struct opt table[] = {
     {SHARED("local-addr"), SITE(VALUE(local_addr, option_node_addr, "ADDRESS")),
      .help = "Address, or host name, at which other nodes reach this one. Default: the address that the daemon sees."},
     {.name = "store",
-     VALUE(store, option_store, "agent|worker"),
+     WORD(store, "agent|worker"),
      .def = "agent",
      .help = "Process that serves the store at MASTER_ADDR:MASTER_PORT. agent: the agent of node rank 0, with a new "
              "and empty store each round. worker: the worker of rank 0 itself, for scripts that do not use "
@@ -190,13 +191,13 @@ static const struct opt table[] = {
          "waits up to 30 s more, until none has for 5 s. It does not wait if all nodes that the scheduler started have joined. "
          "0: it begins with MIN."},
     {.name = "scale-up",
-     SITE(VALUE(scale_up, option_scale_up, "now|next-round")),
+     SITE(WORD(scale_up, "now|next-round")),
      .def = "now",
      .help = "Reaction to a node that joins a round with fewer than MAX nodes. now: all workers are stopped and "
              "restarted with it, at no cost. The stop waits until the round is 30 s old and workers that can have "
              "written a checkpoint. next-round: the node waits until the round ends."},
     {.name = "after-finish",
-     SITE(VALUE(after_finish, option_after_finish, "fail|restart")),
+     SITE(WORD(after_finish, "fail|restart")),
      .def = "fail",
      .help = "Reaction to a failed worker or a lost node after all workers of another node have finished. "
              "fail: the job fails. restart: a new round starts, and the finished workers run again."},
@@ -249,7 +250,7 @@ static const struct opt table[] = {
              "file: a change of PATH in size or time; ${rank} and ${local_rank} in it are replaced. auto: sdk for "
              "workers that have called it; if none on the node has, output of any worker, on node 0 only."},
     {.name = "hang-stacks",
-     SITE(VALUE(hang_stacks, option_hang_stacks, "auto|never")),
+     SITE(WORD(hang_stacks, "auto|never")),
      .def = "auto",
      .help = "Print the workers' stacks before they are stopped because one hangs, with py-spy, eu-stack or gdb if "
              "one is in PATH. This takes 5 s at most."},
@@ -328,12 +329,11 @@ static const struct opt table[] = {
     {SHARED("virtual-local-rank"), FLAG(virtual_local_rank),
      .help = "LOCAL_RANK is 0 for all workers, and each sees only its own GPU."},
     {SHARED("numa-binding"), .foreign_no_env = true,
-     SITE(VALUE(numa, option_numa, "node|socket|exclusive|core-complex")),
+     SITE(WORD(numa, "node|socket|exclusive|core-complex"), .min = NUMA_NODE),
      .help = "Bind workers to the CPUs near their GPU."},
     {SHARED("monitor-interval"), .type = OPT_FLOAT, FIELD(torch.monitor_interval), .label = "SECONDS",
      .help = "No effect."},
-    {SHARED("start-method"), VALUE(torch.start_method, option_start_method, "spawn|fork|forkserver"),
-     .help = "No effect."},
+    {SHARED("start-method"), WORD(torch.start_method, "spawn|fork|forkserver"), .help = "No effect."},
     {SHARED("event-log-handler"), TEXT(torch.event_log_handler, "NAME"), .help = "No effect."},
     {SHARED("logs-specs"), .foreign_no_env = true, TEXT(torch.logs_specs, "NAME"), .help = "No effect."},
     {0},

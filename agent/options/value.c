@@ -34,8 +34,6 @@ static const struct {
 
 enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 };
 
-static const char *const numa_names[] = {"none", "node", "socket", "exclusive", "core-complex"};
-
 /* Which of the words text is. Else -EINVAL, and *e asks for one of them; e NULL: only the code. */
 static int read_word(const char *text, const char *const *words, int n, const char *wanted, struct err *e) {
   for (int i = 0; i < n; i++)
@@ -239,30 +237,6 @@ int option_warm(const char *text, void *field, struct err *e) {
   return 0;
 }
 
-const char *numa_binding_name(enum numa_binding numa) {
-  return numa_names[numa];
-}
-
-int option_numa(const char *text, void *field, struct err *e) {
-  int i = read_word(text, numa_names + 1, NUMA_CORE_COMPLEX, "node, socket, exclusive or core-complex", e);
-  if (i >= 0) *(enum numa_binding *)field = (enum numa_binding)(i + 1);
-  return i < 0 ? i : 0;
-}
-
-int option_store(const char *text, void *field, struct err *e) {
-  static const char *const words[] = {[STORE_AGENT] = "agent", [STORE_WORKER] = "worker"};
-  int i = read_word(text, words, 2, "agent, or worker where the script itself opens MASTER_PORT", e);
-  if (i >= 0) *(enum store_place *)field = (enum store_place)i;
-  return i < 0 ? i : 0;
-}
-
-int option_scale_up(const char *text, void *field, struct err *e) {
-  static const char *const words[] = {[SCALE_UP_NOW] = "now", [SCALE_UP_NEXT_ROUND] = "next-round"};
-  int i = read_word(text, words, SCALE_UP_COUNT, "now, or next-round", e);
-  if (i >= 0) *(enum scale_up *)field = (enum scale_up)i;
-  return i < 0 ? i : 0;
-}
-
 int option_orphan_grace(const char *text, void *field, struct err *e) {
   int64_t *ms = field;
   if (strcmp(text, "forever") == 0) {
@@ -280,33 +254,6 @@ int option_hang_watch(const char *text, void *field, struct err *e) {
   int i = file ? HANG_FILE
                : read_word(text, words, 3, "auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it", e);
   if (i >= 0) *(struct hang_option *)field = (struct hang_option){(enum hang_watch_kind)i, file ? text + 5 : NULL};
-  return i < 0 ? i : 0;
-}
-
-int option_hang_stacks(const char *text, void *field, struct err *e) {
-  int i = read_word(text, (const char *[]){"never", "auto"}, 2, "auto, or never", e);
-  if (i >= 0) *(bool *)field = i;
-  return i < 0 ? i : 0;
-}
-
-int option_after_finish(const char *text, void *field, struct err *e) {
-  static const char *const words[] = {[AFTER_FINISH_FAIL] = "fail", [AFTER_FINISH_RESTART] = "restart"};
-  int i = read_word(text, words, AFTER_FINISH_COUNT, "fail, or restart", e);
-  if (i >= 0) *(enum after_finish *)field = (enum after_finish)i;
-  return i < 0 ? i : 0;
-}
-
-int option_nccl_ids(const char *text, void *field, struct err *e) {
-  static const char *const words[] = {
-      [NCCL_IDS_AUTO] = "auto", [NCCL_IDS_ALWAYS] = "always", [NCCL_IDS_NEVER] = "never"};
-  int i = read_word(text, words, NCCL_IDS_COUNT, "auto, always, or never", e);
-  if (i >= 0) *(enum nccl_ids *)field = (enum nccl_ids)i;
-  return i < 0 ? i : 0;
-}
-
-int option_start_method(const char *text, void *field, struct err *e) {
-  int i = read_word(text, (const char *[]){"spawn", "fork", "forkserver"}, 3, "spawn, fork or forkserver", e);
-  if (i >= 0) *(const char **)field = text;
   return i < 0 ? i : 0;
 }
 

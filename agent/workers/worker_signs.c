@@ -156,7 +156,7 @@ void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t susp
   h->v = v;
   h->suspect = suspect;
   h->level = level;
-  h->stacks = stacks && h->o.options->hang_stacks;
+  h->stacks = stacks && h->o.options->hang_stacks == HANG_STACKS_AUTO;
   h->begun_ms = boot_ms();
   h->hold_ms = 0;
   h->question.n = (uint32_t)list_targets(h, h->question.local_ranks);

@@ -5,7 +5,7 @@
  * merging. Only lists need to know their source: the first --listen on the command line drops the list of a default or
  * a variable, and the second one is added to it.
  *
- * next_option walks over argv. It is separate from the use of the words, because opts_source and opts_spelling ask
+ * next_option walks over argv. It is separate from the use of the words, because opts_is_typed asks
  * without a target. A word is an option until "--" or the first word without a dash; the rest belongs to another
  * command line and is not looked at.
  *
@@ -21,12 +21,11 @@
 
 #include "common/opts/opts.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/ascii.h"
-#include "common/mem.h"
 #include "common/did_you_mean.h"
 #include "common/opts/value.h"
 
@@ -258,15 +257,20 @@ static int set_from_defaults(const struct opts_spec *spec, void *target, struct 
   return 0;
 }
 
-static int set_from_file(const struct opts_spec *spec, void *target, struct err *e) {
-  for (size_t i = 0; spec->file && i < spec->file->n; i++) {
-    const struct opts_setting *s = &spec->file->v[i];
+static int set_from_file(struct opts_parsed *p, void *target, struct err *e) {
+  const struct opts_file *file = p->spec->file;
+  for (size_t i = 0; file && i < file->n; i++) {
+    const struct opts_setting *s = &file->v[i];
+    struct opts_origin *o = &p->of[s->row - p->spec->table];
+    const char *slash = strrchr(file->path, '/');
+    *o = (struct opts_origin){.source = OPT_FROM_FILE, .setting = s};
+    snprintf(o->spelling, sizeof(o->spelling), "%s:%d: %s", slash ? slash + 1 : file->path, s->line, s->row->name);
     if (opt_value_set(s->row, s->value, false, target, e) == 0) continue;
     if (*s->value)
       blame(s->row, s->row->name, strlen(s->row->name), s->value, e);
     else
       err_set(e, -EINVAL, "%s has no value: write %s = %s", s->row->name, s->row->name, opt_value_label(s->row));
-    err_wrap(e, "%s:%d", spec->file->path, s->line);
+    err_wrap(e, "%s:%d", file->path, s->line);
     return -EINVAL;
   }
   return 0;
@@ -293,9 +297,10 @@ static bool is_service_link(const char *variable, size_t n) {
 }
 
 /* If a name is twice in the environment the first one counts, as for getenv. */
-static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen, void *target,
-                        struct err *e) {
+static int set_from_env(struct opts_parsed *p, bool foreign, char *const *env, void *target, struct err *e) {
+  const struct opts_spec *spec = p->spec;
   const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
+  enum opt_source source = foreign ? OPT_FROM_FOREIGN_ENV : OPT_FROM_ENV;
   for (; env && *env; env++) {
     if (!prefix || **env != *prefix) continue;
     const char *equals = strchr(*env, '=');
@@ -306,8 +311,10 @@ static int set_from_env(const struct opts_spec *spec, bool foreign, char *const 
     if (!row && foreign) continue;
     if (!row && is_service_link(*env, n)) continue;
     if (!row) return refuse_variable(spec, *env, n, e);
-    if (seen[row - spec->table]) continue;
-    seen[row - spec->table] = true;
+    struct opts_origin *o = &p->of[row - spec->table];
+    if (o->source == source) continue;
+    *o = (struct opts_origin){.source = source, .variable = *env};
+    snprintf(o->spelling, sizeof(o->spelling), "%.*s", (int)n, *env);
     if (opt_value_set(row, equals + 1, false, target, e)) return blame(row, *env, n, equals + 1, e);
   }
   return 0;
@@ -322,127 +329,63 @@ static int suspect_swallowed(const struct walk *k, const struct given_option *w,
   return -EINVAL;
 }
 
-static int set_from_words(struct walk *k, bool *seen, void *target, struct err *e) {
-  struct given_option w;
+static int set_from_words(struct walk *k, struct opts_parsed *p, void *target, struct err *e) {
+  struct given_option w = {.row = NULL};
   int rc;
   while ((rc = next_option(k, &w, e)) > 0) {
-    size_t i = (size_t)(w.row - k->spec->table);
-    if (w.row->type == OPT_STRINGS && !seen[i]) ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
-    seen[i] = true;
+    struct opts_origin *o = &p->of[w.row - k->spec->table];
+    if (w.row->type == OPT_STRINGS && o->source != OPT_FROM_ARGV)
+      ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
+    *o = (struct opts_origin){.source = OPT_FROM_ARGV};
+    memcpy(o->spelling, w.name, sizeof(w.name));
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
     blame(w.row, w.name, strlen(w.name), w.value, e);
     return suspect_swallowed(k, &w, e);
   }
+  if (rc == 0 && k->at == k->argc && !k->dashes && w.row && w.by_itself) memcpy(p->last, w.name, sizeof(w.name));
+  p->rest = k->at;
+  p->dashes = k->dashes;
   return rc;
 }
 
-int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
-               bool *dashes, struct err *e) {
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
+               struct opts_parsed *p, struct err *e) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  size_t n = 0;
-  while (!opt_is_end(&spec->table[n])) n++;
-  bool *seen = xcalloc(n, sizeof(bool));
-  int rc = set_from_defaults(spec, target, e);
-  if (rc == 0) rc = set_from_file(spec, target, e);
-  for (int foreign = 1; rc == 0 && foreign >= 0; foreign--) {
-    memset(seen, 0, n * sizeof(bool));
-    rc = set_from_env(spec, foreign, env, seen, target, e);
+  *p = (struct opts_parsed){.spec = spec, .rest = argc};
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    assert(row - spec->table < OPTS_MAX);
+    if (row->name) snprintf(p->of[row - spec->table].spelling, OPT_SPELLING_MAX, "--%s", row->name);
   }
-  memset(seen, 0, n * sizeof(bool));
-  if (rc == 0) rc = set_from_words(&k, seen, target, e);
-  free(seen);
-  if (rest) *rest = k.at;
-  if (dashes) *dashes = k.dashes;
-  return rc;
+  int rc = set_from_defaults(spec, target, e);
+  if (rc == 0) rc = set_from_file(p, target, e);
+  if (rc == 0) rc = set_from_env(p, true, env, target, e);
+  if (rc == 0) rc = set_from_env(p, false, env, target, e);
+  return rc ? rc : set_from_words(&k, p, target, e);
 }
 
-/* The last place where the command line names the row, which counts; false: none. */
-static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
-                         struct given_option *found) {
+const struct opts_origin *opts_origin(const struct opts_parsed *p, const char *name) {
+  static const struct opts_origin none;
+  const struct opt *row = p->spec ? opt_find(p->spec, name, strlen(name)) : NULL;
+  return row ? &p->of[row - p->spec->table] : &none;
+}
+
+bool opts_is_typed(const struct opts_spec *spec, int argc, char *const *argv, const char *name,
+                   char spelling[OPT_SPELLING_MAX]) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
+  const struct opt *row = opt_find(spec, name, strlen(name));
   struct given_option w = {.row = NULL};
   bool any = false;
-  while (row && next_option(&k, &w, NULL) > 0) {
+  while (next_option(&k, &w, NULL) > 0) {
     if (w.row != row) continue;
-    *found = w;
+    memcpy(spelling, w.name, sizeof(w.name));
     any = true;
   }
   return any;
 }
 
-/* The row's variable in env, or NULL. */
-static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env, const struct opt *row) {
-  const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
-  for (; row && prefix && env && *env; env++) {
-    if (**env != *prefix) continue;
-    const char *equals = strchr(*env, '=');
-    bool ours;
-    if (equals && find_variable(spec, foreign, *env, (size_t)(equals - *env), &ours) == row) return *env;
-  }
-  return NULL;
-}
-
-static const struct opts_setting *find_in_file(const struct opts_spec *spec, const struct opt *row) {
-  for (size_t i = 0; row && spec->file && i < spec->file->n; i++)
-    if (spec->file->v[i].row == row) return &spec->file->v[i];
-  return NULL;
-}
-
-enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                            const char *name) {
-  const struct opt *row = opt_find(spec, name, strlen(name));
-  struct given_option w;
-  if (find_in_argv(spec, argc, argv, row, &w)) return OPT_FROM_ARGV;
-  if (find_in_env(spec, false, env, row)) return OPT_FROM_ENV;
-  if (find_in_env(spec, true, env, row)) return OPT_FROM_FOREIGN_ENV;
-  return find_in_file(spec, row) ? OPT_FROM_FILE : OPT_FROM_DEFAULT;
-}
-
-const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                          const char *name) {
-  const struct opt *row = opt_find(spec, name, strlen(name));
-  enum opt_source source = opts_source(spec, argc, argv, env, name);
-  bool by_variable = source == OPT_FROM_ENV || source == OPT_FROM_FOREIGN_ENV;
-  return by_variable ? find_in_env(spec, source == OPT_FROM_FOREIGN_ENV, env, row) : NULL;
-}
-
-const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                                           const char *name) {
-  bool by_file = opts_source(spec, argc, argv, env, name) == OPT_FROM_FILE;
-  return by_file ? find_in_file(spec, opt_find(spec, name, strlen(name))) : NULL;
-}
-
-void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
-                   char out[OPT_SPELLING_MAX]) {
-  const struct opt *row = opt_find(spec, name, strlen(name));
-  struct given_option w;
-  const char *variable = find_in_env(spec, false, env, row);
-  if (!variable) variable = find_in_env(spec, true, env, row);
-  const struct opts_setting *setting = find_in_file(spec, row);
-  const char *slash = setting ? strrchr(spec->file->path, '/') : NULL;
-  if (find_in_argv(spec, argc, argv, row, &w))
-    snprintf(out, OPT_SPELLING_MAX, "%s", w.name);
-  else if (variable)
-    snprintf(out, OPT_SPELLING_MAX, "%.*s", (int)strcspn(variable, "="), variable);
-  else if (setting)
-    snprintf(out, OPT_SPELLING_MAX, "%s:%d: %s", slash ? slash + 1 : spec->file->path, setting->line, name);
-  else
-    snprintf(out, OPT_SPELLING_MAX, "--%s", name);
-}
-
-bool opts_last_value(const struct opts_spec *spec, int argc, char *const *argv, char name[OPT_SPELLING_MAX]) {
-  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
-  struct given_option w = {.row = NULL};
-  while (next_option(&k, &w, NULL) > 0) continue;
-  if (k.at < argc || k.dashes || !w.row || !w.by_itself) return false;
-  snprintf(name, OPT_SPELLING_MAX, "%s", w.name);
-  return true;
-}
-
 bool opts_wants_short_help(const struct opts_spec *spec, int argc, char *const *argv) {
   char name[OPT_SPELLING_MAX];
-  opts_spelling(spec, argc, argv, NULL, "help", name);
-  return strcmp(name, "-h") == 0;
+  return opts_is_typed(spec, argc, argv, "help", name) && strcmp(name, "-h") == 0;
 }
 
 const char *opts_name(const struct opts_spec *spec, const char *word, size_t n) {

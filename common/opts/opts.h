@@ -33,7 +33,8 @@ enum opt_type {
   OPT_FLOAT,    /* double, within [min, max] */
   OPT_STRING,   /* const char *: points into argv or the environment */
   OPT_STRINGS,  /* struct opt_strings, may be given several times; environment: separated by commas */
-  OPT_CUSTOM,   /* parsed by the row's `parse` into offset */
+  OPT_WORD, /* an enum or int: the place of the word in the row's label, "now|next-round"; the first has number `min` */
+  OPT_CUSTOM, /* parsed by the row's `parse` into offset */
 };
 
 enum { OPT_STRINGS_MAX = 16, OPT_STRINGS_TEXT_MAX = 1024 };
@@ -117,37 +118,45 @@ int opts_file_parse(struct opts_file *f, const struct opts_spec *spec, char *pat
                     struct err *e);
 void opts_file_finish(struct opts_file *f);
 
+/* The source of an option's value; later ones override. */
+enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FILE, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
+enum { OPTS_MAX = 128, OPT_SPELLING_MAX = 80 };
+struct opts_origin {
+  enum opt_source source;
+  const char *variable;               /* "NAME=value", if the value came from one; else NULL */
+  const struct opts_setting *setting; /* if it came from the file; else NULL */
+  /* As it was written there, for messages: "--last_call", "-q", "PET_NNODES", "agent.conf:3: lease"; if it was not given
+   * "--" and its name. */
+  char spelling[OPT_SPELLING_MAX];
+};
+/* What opts_parse has read beside the values. It borrows from its arguments. */
+struct opts_parsed {
+  const struct opts_spec *spec;
+  int rest;    /* the index in argv of the first word behind the options */
+  bool dashes; /* "--" was in front of it */
+  /* The command line ends with the value of this option, as a word of its own; else "". An unset variable in front of a
+   * command looks like this. */
+  char last[OPT_SPELLING_MAX];
+  struct opts_origin of[OPTS_MAX]; /* by row */
+};
+
 /* Fills `target` from defaults, then spec->file, then `env` ("NAME=value", NULL-terminated, may be NULL), then
- * argv[1..argc). Parsing stops at "--" or at the first word that is not an option. *rest: the index in argv of the
- * first word behind that; *dashes: whether "--" was there. 0, or -EINVAL and a sentence that names the option or
- * variable, its value and the allowed values. */
-int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
-               bool *dashes, struct err *e);
+ * argv[1..argc). Parsing stops at "--" or at the first word that is not an option. 0, or -EINVAL and a sentence that
+ * names the option or variable, its value and the allowed values. */
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
+               struct opts_parsed *p, struct err *e);
+/* Of the option with this name. Never NULL: an unknown name is not given. */
+const struct opts_origin *opts_origin(const struct opts_parsed *p, const char *name);
 /* Appends the help, wrapped to `width` columns: usage, verbs, groups, one entry per option with default and other name,
  * how variables are named, examples and exit codes. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 /* As opts_help, in about 30 lines: usage, verbs, options that have a `brief`, and examples. If no option has one, it is
  * the whole help. */
 void opts_help_short(const struct opts_spec *spec, int width, struct buf *out);
-/* The source of an option's value; later ones override. */
-enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FILE, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
-enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                            const char *name);
-/* The variable, "NAME=value", if the value came from one; else NULL. */
-const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                          const char *name);
-/* The setting if the value came from the file; else NULL. */
-const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                                           const char *name);
-/* The option as it was written there, for messages: "--last_call", "-q", "PET_NNODES", "agent.conf:3: lease"; if it was
- * not given "--" and its name. */
-enum { OPT_SPELLING_MAX = 80 };
-void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
-                   char out[OPT_SPELLING_MAX]);
-
-/* Whether the command line ends with the value of an option, as a word of its own; name: that option as it was written.
- * An unset variable in front of a command looks like this. */
-bool opts_last_value(const struct opts_spec *spec, int argc, char *const *argv, char name[OPT_SPELLING_MAX]);
+/* Whether the command line has the option, even if other words or values are wrong; it is spelled as in its last
+ * place. */
+bool opts_is_typed(const struct opts_spec *spec, int argc, char *const *argv, const char *name,
+                   char spelling[OPT_SPELLING_MAX]);
 /* Whether help was asked for as -h. */
 bool opts_wants_short_help(const struct opts_spec *spec, int argc, char *const *argv);
 /* The option with this name, dashes and underscores being the same; NULL: none. */

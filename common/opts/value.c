@@ -127,7 +127,7 @@ static void format_bound(const struct opt *row, double v, char out[32]) {
 void opt_value_bounds(const struct opt *row, char out[OPT_BOUNDS_MAX]) {
   char min[32], max[32];
   out[0] = '\0';
-  if (row->min == 0 && row->max == 0) return;
+  if (row->type == OPT_WORD || (row->min == 0 && row->max == 0)) return;
   format_bound(row, row->min, min);
   format_bound(row, row->max, max);
   if (row->max < row->min)
@@ -197,6 +197,24 @@ static int split_strings(struct opt_strings *list, const char *text, struct err 
   return 0;
 }
 
+static int set_word(const struct opt *row, const char *text, void *field, struct err *e) {
+  struct buf all = BUF_INIT;
+  int number = (int)row->min;
+  for (const char *p = row->label; *p; number++) {
+    size_t n = strcspn(p, "|");
+    if (strlen(text) == n && strncmp(text, p, n) == 0) {
+      memcpy(field, &number, sizeof(number));
+      buf_finish(&all);
+      return 0;
+    }
+    buf_printf(&all, "%s%.*s", p == row->label ? "" : p[n] ? ", " : " or ", (int)n, p);
+    p += n + (p[n] == '|');
+  }
+  err_set(e, -EINVAL, "must be %s", buf_text(&all));
+  buf_finish(&all);
+  return -EINVAL;
+}
+
 int opt_value_set(const struct opt *row, const char *text, bool append, void *target, struct err *e) {
   void *field = (char *)target + row->offset;
   switch (row->type) {
@@ -207,6 +225,7 @@ int opt_value_set(const struct opt *row, const char *text, bool append, void *ta
   case OPT_FLOAT: return set_number(row, text, field, e);
   case OPT_STRING: memcpy(field, &text, sizeof(text)); return 0;
   case OPT_STRINGS: return append ? add_string(field, text, e) : split_strings(field, text, e);
+  case OPT_WORD: return set_word(row, text, field, e);
   case OPT_CUSTOM: return row->parse(text, field, e);
   }
   return err_set(e, -EINVAL, "an option of unknown type %d", (int)row->type);
@@ -229,6 +248,7 @@ const char *opt_value_label(const struct opt *row) {
   case OPT_FLOAT: return "X";
   case OPT_STRING:
   case OPT_STRINGS: return "TEXT";
+  case OPT_WORD:
   case OPT_CUSTOM: return "VALUE";
   }
   return "VALUE";

@@ -63,24 +63,22 @@ static bool wants_json(int argc, char **argv) {
 static int parse_words(struct client *c, int argc, char **argv) {
   struct err e = ERR_INIT;
   char **env = environ;
-  bool dashes = false;
+  struct opts_parsed p;
   for (int code = 0; argc > 1; env = NULL) {
-    int rest = argc;
     c->short_help = c->short_help || opts_wants_short_help(&rdzvctl_options_spec, argc, argv);
-    if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
+    if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &p, &e) < 0)
       return ctl_complain(c, EXIT_CODE_USAGE, "%s", e.text);
     /* What these words, or the environment, gave. */
     struct key_options *key = &c->options.key;
-    enum opt_source file = opts_source(&rdzvctl_options_spec, argc, argv, env, "key-file");
-    enum opt_source insecure = opts_source(&rdzvctl_options_spec, argc, argv, env, "insecure");
+    enum opt_source file = opts_origin(&p, "key-file")->source, insecure = opts_origin(&p, "insecure")->source;
     if (file != OPT_FROM_DEFAULT) key->file_from = file;
     if (insecure != OPT_FROM_DEFAULT) key->insecure_from = insecure;
     key->prefix = rdzvctl_options_spec.env_prefix;
-    argc -= rest;
-    argv += rest;
-    for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
-    if (!dashes && argc > 0) code = add_word(c, argv[0]);
-    if (dashes || code != 0) return code;
+    argc -= p.rest;
+    argv += p.rest;
+    for (int i = 0; p.dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
+    if (!p.dashes && argc > 0) code = add_word(c, argv[0]);
+    if (p.dashes || code != 0) return code;
   }
   return 0;
 }

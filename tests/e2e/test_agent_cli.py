@@ -36,7 +36,7 @@ def refused(done, code, *says):
 
 
 USAGE = [
-    (["--after-finish", "again"], ["--after-finish=again", "write fail, or restart"]),
+    (["--after-finish", "again"], ["--after-finish=again", "must be fail or restart"]),
     (["--exclude-after", "-1"], ["--exclude-after"]),
     (["--nproc", "0"], ["--nproc=0", "from 1 to 1024"]),
     (["--nproc=two"], ["--nproc=two", "cpu, gpu or auto"]),
@@ -235,7 +235,7 @@ def test_words_of_torchrun():
         (["--master_port=abc", "x.py"], "--master_port=abc: not a whole number from 0 to 65535"),
         (["--rdzv_conf", "join_timeout", "x.py"], "--rdzv_conf=join_timeout: join_timeout has no value: write key=value,key=value"),
         (["--rdzv_conf", "join_timeout=abc", "x.py"], "join_timeout: not a time: write 500ms, 30s, 5m or 2h"),
-        (["--start_method=thread", "x.py"], "--start_method=thread: write spawn, fork or forkserver"),
+        (["--start_method=thread", "x.py"], "--start_method=thread: must be spawn, fork or forkserver"),
         (["--monitor_interval=abc", "x.py"], "--monitor_interval=abc: not a number"),
     ]:
         refused(agent(*words), 64, *says)

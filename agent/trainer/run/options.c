@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table of options (common/opts/opts.h), the parsers of values that are words or shapes, and the rules between
+/* One table of options (common/opts/opts.h), the parsers of shapes and intervals, and the rules between
  * options that a row cannot express. An option that nothing would read is refused, so a run is what its command line
  * says. */
 
@@ -17,53 +17,8 @@
 const char *const trainer_precision_words[] = {
     [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
 
-static int parse_word(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
-  char all[128] = "";
-  for (size_t i = 0; i < n; i++) {
-    if (strcmp(text, names[i]) == 0) {
-      *out = (unsigned)i;
-      return 0;
-    }
-    size_t len = strlen(all);
-    snprintf(all + len, sizeof all - len, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", names[i]);
-  }
-  return err_set(e, -EINVAL, "must be %s", all);
-}
-
-/* parse_NAME: the field becomes the index of the word in `names`. */
-#define WORD_PARSER(name, type, names)                                                                                 \
-  static int parse_##name(const char *text, void *field, struct err *e) {                                              \
-    unsigned k = 0;                                                                                                    \
-    int rc = parse_word(text, names, sizeof names / sizeof *names, &k, e);                                             \
-    if (rc == 0) *(type *)field = (type)k;                                                                             \
-    return rc;                                                                                                         \
-  }
-
-static const char *const device_names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
-static const char *const resume_names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
-static const char *const recovery_names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
-static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
-
-WORD_PARSER(activation, enum compute_act, model_act_words)
-WORD_PARSER(loss, enum compute_loss, model_loss_words)
-WORD_PARSER(device, enum device_kind, device_names)
-WORD_PARSER(precision, enum compute_precision, trainer_precision_words)
-WORD_PARSER(optimizer, enum compute_opt_kind, optim_kind_words)
-WORD_PARSER(decay, enum optim_decay, optim_decay_words)
-WORD_PARSER(resume, enum resume_mode, resume_names)
-WORD_PARSER(recovery, enum recovery_mode, recovery_names)
-WORD_PARSER(cuda_graph, enum cuda_graph_mode, graph_names)
-
 static int parse_layers(const char *text, void *field, struct err *e) {
   return model_shape_parse(text, field, e);
-}
-
-static int parse_bench(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {"allreduce"};
-  unsigned k = 0;
-  int rc = parse_word(text, names, 1, &k, e);
-  if (rc == 0) *(enum bench_kind *)field = BENCH_ALLREDUCE;
-  return rc;
 }
 
 static int parse_every(const char *text, void *field, struct err *e) {
@@ -88,6 +43,7 @@ static int parse_every(const char *text, void *field, struct err *e) {
   ROW(kind, option, field, .label = (value), .def = (preset), .min = (least), .max = (most), __VA_ARGS__)
 #define PARSED(option, field, parser, value, preset, ...)                                                              \
   ROW(CUSTOM, option, field, .parse = (parser), .label = (value), .def = (preset), __VA_ARGS__)
+#define WORD(option, field, words, preset, ...) ROW(WORD, option, field, .label = (words), .def = (preset), __VA_ARGS__)
 #define TEXT(option, field, value, preset, ...)                                                                        \
   ROW(STRING, option, field, .label = (value), .def = (preset), __VA_ARGS__)
 #define FLAG(option, field, ...) ROW(FLAG, option, field, __VA_ARGS__)
@@ -97,14 +53,14 @@ static const struct opt table[] = {
     PARSED("layers", shape, parse_layers, "N,N[,N...]", "1000,100,1000",
            .brief = "Widths of the layers: input, hidden layers, output.",
            .help = "Widths of a stack of linear layers: input, hidden layers, output."),
-    PARSED("activation", activation, parse_activation, "none|relu|gelu", "relu",
-           .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
-                   "as PyTorch's nn.GELU(approximate=\"tanh\")."),
-    PARSED("loss", loss, parse_loss, "mse|rmse|cross-entropy", "mse",
-           .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
-           .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
-                   "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
-                   "their samples, as under DDP. So it depends slightly on the number of ranks."),
+    WORD("activation", activation, "none|relu|gelu", "relu",
+         .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
+                 "as PyTorch's nn.GELU(approximate=\"tanh\")."),
+    WORD("loss", loss, "mse|rmse|cross-entropy", "mse",
+         .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
+         .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
+                 "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
+                 "their samples, as under DDP. So it depends slightly on the number of ranks."),
     TEXT("init-weights", init_weights, "FILE", NULL,
          .help = "Start with the weights in FILE instead of random ones. FILE holds little-endian floats, layer "
                  "after layer, weight[out][in], then bias[out]."),
@@ -131,13 +87,13 @@ static const struct opt table[] = {
            .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
     NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,
            .help = "End after N steps, counted from the first step of the run. 0: no limit."),
-    PARSED("optimizer", hyper.kind, parse_optimizer, "adam|adamw|sgd", "adam", .help = "The optimizer, as in PyTorch."),
+    WORD("optimizer", hyper.kind, "sgd|adam|adamw", "adam", .help = "The optimizer, as in PyTorch."),
     NUMBER(FLOAT, "lr", hyper.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
     NUMBER(INT, "warmup-steps", hyper.warmup_steps, "N", "0", 0, 1e12,
            .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."),
-    PARSED("lr-decay", hyper.decay, parse_decay, "constant|linear|cosine|polynomial", "constant",
-           .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
-                   "schedules of transformers. cosine is half a wave."),
+    WORD("lr-decay", hyper.decay, "constant|linear|cosine|polynomial", "constant",
+         .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
+                 "schedules of transformers. cosine is half a wave."),
     NUMBER(FLOAT, "lr-min", hyper.lr_min, "X", "0", 0, 1e6, .help = "Learning rate at the end of the decay."),
     NUMBER(FLOAT, "lr-power", hyper.lr_power, "X", "1", 0.01, 100, .help = "Exponent of --lr-decay polynomial."),
     NUMBER(FLOAT, "momentum", hyper.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
@@ -155,17 +111,17 @@ static const struct opt table[] = {
     NUMBER(INT, "threads", threads, "N", "0", 0, 1024,
            .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
                    "else one."),
-    PARSED("recovery", recovery, parse_recovery, "restart|inplace", "restart",
-           .help =
-               "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
-               "checkpoint. inplace: it keeps its process and its weights, waits for the next round, and "
-               "continues from the furthest step of any rank. Only lost ranks restart. All ranks need the same "
-               "value."),
-    PARSED("cuda-graph", cuda_graph, parse_cuda_graph, "auto|on|off", "auto",
-           .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
-                   "and launched from then on. If a rank cannot do that, a line names it, and no rank captures. on: "
-                   "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
-                   "are treated alike."),
+    WORD("recovery", recovery, "restart|inplace", "restart",
+         .help =
+             "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
+             "checkpoint. inplace: it keeps its process and its weights, waits for the next round, and "
+             "continues from the furthest step of any rank. Only lost ranks restart. All ranks need the same "
+             "value."),
+    WORD("cuda-graph", cuda_graph, "auto|on|off", "auto",
+         .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
+                 "and launched from then on. If a rank cannot do that, a line names it, and no rank captures. on: "
+                 "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
+                 "are treated alike."),
     NUMBER(INT, "max-skipped", max_skipped, "N", "20", 0, 1e9,
            .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
                    "run."),
@@ -181,12 +137,12 @@ static const struct opt table[] = {
            .help = "Steps between evaluations. 0: only at the end."),
 
     {.group = "The device"},
-    PARSED("device", device, parse_device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
-           .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
-                   "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."),
-    PARSED("precision", precision, parse_precision, "fp32|tf32|bf16", "fp32",
-           .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
-                   "keeps weights, sums, gradients of weights and the optimizer in fp32."),
+    WORD("device", device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
+         .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
+                 "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."),
+    WORD("precision", precision, "fp32|tf32|bf16", "fp32",
+         .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
+                 "keeps weights, sums, gradients of weights and the optimizer in fp32."),
     FLAG("deterministic", deterministic,
          .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "
                  "cost. A CPU always does."),
@@ -203,10 +159,10 @@ static const struct opt table[] = {
                    "and the run only waits while its state is copied. 0: only at the end and on a request to stop."),
     NUMBER(INT, "keep-checkpoints", keep_checkpoints, "N", "3", 1, 1e6,
            .help = "Number of newest checkpoints to keep. Older ones are removed after a new one is safely on disk."),
-    PARSED("resume", resume, parse_resume, "auto|none", "auto",
-           .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
-                   "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
-                   "other options, such as --lr or --batch, is refused."),
+    WORD("resume", resume, "auto|none", "auto",
+         .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
+                 "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
+                 "other options, such as --lr or --batch, is refused."),
     TEXT("resume-from", resume_from, "CHECKPOINT", NULL,
          .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
                  "Differences are logged. The same command later continues from its own checkpoints."),
@@ -228,9 +184,10 @@ static const struct opt table[] = {
            .help = "Size of the pieces in which the ranks sum gradients during the backward pass."),
 
     {.group = "Checking a cluster"},
-    PARSED("bench", bench.kind, parse_bench, "allreduce", NULL, .brief = "Measure the all-reduce instead of training.",
-           .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
-                   "the columns, definitions and short options of nccl-tests."),
+    WORD("bench", bench.kind, "allreduce", NULL, .min = BENCH_ALLREDUCE,
+         .brief = "Measure the all-reduce instead of training.",
+         .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
+                 "the columns, definitions and short options of nccl-tests."),
     NUMBER(SIZE, "bench-min", bench.min, "SIZE", "8", BENCH_ELEM, BENCH_SIZE_MAX, .alias = "b",
            .help = "The first size, in bytes on each rank."),
     NUMBER(SIZE, "bench-max", bench.max, "SIZE", "128m", BENCH_ELEM, BENCH_SIZE_MAX, .alias = "e",
@@ -276,7 +233,7 @@ const struct opts_spec trainer_opts_spec = {
 
 /* Refuses options that nothing would read: those of the bench without it, those of training with it, those of adam with
  * sgd, and an activation without hidden layers. Environment variables may be meant for another run. */
-static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
+static int check_unread(struct trainer_opts *o, const struct opts_parsed *p, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
   static const char *const both[] = {"threads", "cuda-graph"}, *const adam[] = {"beta1", "beta2", "eps"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
@@ -289,7 +246,7 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
     bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
     if (shared || !(bench ? trains : of_bench)) continue;
-    if (opts_source(&trainer_opts_spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
+    if (opts_origin(p, row->name)->source != OPT_FROM_ARGV) continue;
     return bench ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
                  : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);
   }
@@ -297,11 +254,11 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
   for (size_t i = 0; i < sizeof adam / sizeof *adam && o->hyper.kind == COMPUTE_SGD; i++)
-    if (opts_source(&trainer_opts_spec, argc, argv, env, adam[i]) == OPT_FROM_ARGV)
+    if (opts_origin(p, adam[i])->source == OPT_FROM_ARGV)
       return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", adam[i]);
   if (o->shape.n > 2) return 0;
   o->activation = COMPUTE_LINEAR;
-  if (opts_source(&trainer_opts_spec, argc, argv, env, "activation") != OPT_FROM_ARGV) return 0;
+  if (opts_origin(p, "activation")->source != OPT_FROM_ARGV) return 0;
   return err_set(e, -EINVAL, "--activation is for hidden layers; --layers %u,%u has none: leave it out",
                  o->shape.width[0], o->shape.width[1]);
 }
@@ -343,13 +300,13 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
 }
 
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
-  int rest = 0;
-  bool dashes = false;
+  struct opts_parsed p;
   *o = (struct trainer_opts){0};
-  int rc = opts_parse(&trainer_opts_spec, argc, argv, env, o, &rest, &dashes, e);
+  int rc = opts_parse(&trainer_opts_spec, argc, argv, env, o, &p, e);
   if (rc || o->help || o->version) return rc;
-  if (rest < argc) return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
+  if (p.rest < argc)
+    return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[p.rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
-  rc = check_unread(o, argc, argv, env, e);
+  rc = check_unread(o, &p, e);
   return rc || o->bench.kind != BENCH_NONE ? rc : check_training(o, e);
 }

@@ -114,7 +114,7 @@ static const struct bad bads[] = {
     {"--hang-timeout x", "", "--hang-timeout=x"},
     {"--hang-watch file:", "", "write auto, sdk, output, or file:PATH"},
     {"--hang-watch outputs", "", "write auto, sdk, output, or file:PATH"},
-    {"--hang-stacks yes", "", "write auto, or never"},
+    {"--hang-stacks yes", "", "must be auto or never"},
     {"--quiet --verbose", "", "exclude each other"},
     {"--nprok 1", "", "did you mean --nproc?"},
     {"--nproc", "", "needs a value"},
@@ -176,7 +176,7 @@ UNIT_TEST(watches_for_hangs) {
       assert_string_equal(o->hang_watch.file, rows[i].file);
     else
       assert_null(o->hang_watch.file);
-    assert_int_equal(o->hang_stacks, rows[i].stacks);
+    assert_int_equal(o->hang_stacks == HANG_STACKS_AUTO, rows[i].stacks);
     assert_string_equal(o->notes, "");
   }
   assert_string_equal(parse("--hang-watch sdk", "")->notes,

@@ -93,12 +93,12 @@ UNIT_TEST(every_flag_in_every_spelling) {
     for (int k = 0; k < n; k++) {
       parse(words[k], "");
       assert_string_equal(l.o.words[0], "x.py");
-      assert_int_equal(opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name), OPT_FROM_ARGV);
+      assert_int_equal(opts_origin(&l.o.parsed, values[i].name)->source, OPT_FROM_ARGV);
     }
     for (char *p = under; *p; p++) *p = (char)(*p == '_' ? '_' : *p - 'a' + 'A');
     snprintf(variable, sizeof(variable), "PET_%s=%s", under, *v ? v : "1");
     parse("x.py", variable);
-    enum opt_source from = opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name);
+    enum opt_source from = opts_origin(&l.o.parsed, values[i].name)->source;
     assert_int_equal(from, row->foreign_no_env ? OPT_FROM_DEFAULT : OPT_FROM_FOREIGN_ENV);
   }
 }
@@ -331,7 +331,7 @@ UNIT_TEST(without_meaning) {
   refused("--use-env --pass-local-rank x", "", "--use-env and --pass-local-rank exclude each other");
   quiet("--use_env x", "");
   quiet("--rdzv-backend static --nproc 2 --role r --max-restarts 0 x", "");
-  refused("--start-method thread x", "", "write spawn, fork or forkserver");
+  refused("--start-method thread x", "", "must be spawn, fork or forkserver");
   refused("--monitor-interval often x", "", "not a number");
 }
 
@@ -419,8 +419,8 @@ UNIT_TEST(the_rest) {
   assert_int_equal(parse("x", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")->store, STORE_WORKER);
   assert_int_equal(parse("--store agent x", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")->store, STORE_AGENT);
   assert_int_equal(parse("--nproc gpu x", "")->nproc, OPTIONS_NPROC_GPU);
-  refused("--store here x", "", "write agent, or worker");
-  refused("--numa-binding none x", "", "write node, socket");
+  refused("--store here x", "", "must be agent or worker");
+  refused("--numa-binding none x", "", "must be node, socket");
   refused("--local-addr n1:5 x", "", "not an address of this machine");
   refused("-m", "", "-m needs a module after the options");
   refused("--no_python --", "", "--no_python needs a program after the options");

@@ -43,16 +43,19 @@ static const struct opt table[] = {
 static const struct opts_spec spec = {
     .program = "tester", .usage = "tester", .env_prefix = "TEST_", .env_foreign = "PET_", .table = table};
 
+static struct opts_parsed parsed; /* by read_text */
+
 /* Reads the text and parses with it. The result of the first step that fails. */
 static int read_text(struct opts_file *f, struct settings *s, const char *text, size_t len, char *const *argv,
                      char *const *env, struct err *e) {
-  struct opts_spec own = spec;
+  static struct opts_spec own;
   int argc = 0;
   while (argv[argc]) argc++;
+  own = spec;
   memset(s, 0, sizeof(*s));
   int rc = opts_file_parse(f, &spec, xstrdup("/etc/t.conf"), xmemdup(text, len), len, e);
   own.file = f;
-  return rc ? rc : opts_parse(&own, argc, argv, env, s, NULL, NULL, e);
+  return rc ? rc : opts_parse(&own, argc, argv, env, s, &parsed, e);
 }
 
 static char name[] = "tester";
@@ -89,18 +92,13 @@ UNIT_TEST(test_everything_else_overrides_it) {
                {typed, both, 10000, OPT_FROM_ARGV, "--lease"}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
     struct opts_file f;
-    struct opts_spec own = spec;
     struct settings s;
-    char spelling[OPT_SPELLING_MAX];
-    int argc = cases[i].argv[1] ? 2 : 1;
     assert_int_equal(read_text(&f, &s, text, sizeof(text) - 1, cases[i].argv, cases[i].env, NULL), 0);
-    own.file = &f;
+    const struct opts_origin *o = opts_origin(&parsed, "lease");
     assert_int_equal(s.lease, cases[i].ms);
-    assert_int_equal(opts_source(&own, argc, cases[i].argv, cases[i].env, "lease"), cases[i].from);
-    opts_spelling(&own, argc, cases[i].argv, cases[i].env, "lease", spelling);
-    assert_string_equal(spelling, cases[i].spelling);
-    const struct opts_setting *line = opts_setting_of(&own, argc, cases[i].argv, cases[i].env, "lease");
-    assert_true((line != NULL) == (cases[i].from == OPT_FROM_FILE));
+    assert_int_equal(o->source, cases[i].from);
+    assert_string_equal(o->spelling, cases[i].spelling);
+    assert_true((o->setting != NULL) == (o->source == OPT_FROM_FILE));
     opts_file_finish(&f);
   }
 }

@@ -55,8 +55,8 @@ enum { WORDS_MAX = 32 };
 struct line {
   char text[512], env_text[512];
   char *argv[WORDS_MAX], *env[WORDS_MAX];
-  int argc, rest;
-  bool dashes;
+  int argc;
+  struct opts_parsed p;
   struct settings s;
   struct err e;
 };
@@ -78,7 +78,7 @@ static int parse_with(struct line *l, const struct opts_spec *sp, const char *wo
   strncpy(l->env_text, env, sizeof(l->env_text) - 1);
   l->argc = split(l->text, l->argv);
   split(l->env_text, l->env);
-  return opts_parse(sp, l->argc, l->argv, l->env, &l->s, &l->rest, &l->dashes, &l->e);
+  return opts_parse(sp, l->argc, l->argv, l->env, &l->s, &l->p, &l->e);
 }
 
 static void parse(struct line *l, const char *words, const char *env) {
@@ -103,8 +103,8 @@ UNIT_TEST(test_defaults) {
   assert_null(l.s.endpoint);
   assert_int_equal(l.s.listen.n, 2);
   assert_string_equal(l.s.listen.v[1], "0.0.0.0:2");
-  assert_int_equal(l.rest, 1);
-  assert_false(l.dashes);
+  assert_int_equal(l.p.rest, 1);
+  assert_false(l.p.dashes);
 }
 
 UNIT_TEST(test_spellings) {
@@ -113,7 +113,7 @@ UNIT_TEST(test_spellings) {
   for (size_t i = 0; i < 4; i++) {
     parse(&l, same[i], "");
     assert_int_equal(l.s.last_call_ms, 5000);
-    assert_int_equal(l.rest, l.argc);
+    assert_int_equal(l.p.rest, l.argc);
   }
   parse(&l, "", "TEST_LAST_CALL=5s");
   assert_int_equal(l.s.last_call_ms, 5000);
@@ -149,7 +149,7 @@ UNIT_TEST(test_flags) {
   assert_false(l.s.quiet);
   assert_true(l.s.verbose);
   parse(&l, "--quiet 1", ""); /* a flag takes no word: 1 is a command */
-  assert_int_equal(l.rest, 2);
+  assert_int_equal(l.p.rest, 2);
   refused("--quiet=maybe", "", "--quiet=maybe: write yes or no (or 1, 0, true, false)");
   refused("", "TEST_QUIET=", "TEST_QUIET=: write yes or no (or 1, 0, true, false)");
 }
@@ -187,10 +187,10 @@ UNIT_TEST(test_list_too_long) {
   char big[OPT_STRINGS_TEXT_MAX + 32] = "TEST_LISTEN=", *env[] = {big, NULL};
   memset(big + 12, 'x', OPT_STRINGS_TEXT_MAX);
   parse(&l, "", "");
-  assert_int_equal(opts_parse(&spec, 1, l.argv, env, &l.s, NULL, NULL, &l.e), -EINVAL);
+  assert_int_equal(opts_parse(&spec, 1, l.argv, env, &l.s, &l.p, &l.e), -EINVAL);
   assert_non_null(strstr(l.e.text, "...: longer than 1023 characters"));
   big[12 + OPT_STRINGS_TEXT_MAX - 1] = '\0';
-  assert_int_equal(opts_parse(&spec, 1, l.argv, env, &l.s, NULL, NULL, &l.e), 0);
+  assert_int_equal(opts_parse(&spec, 1, l.argv, env, &l.s, &l.p, &l.e), 0);
   assert_int_equal(l.s.listen.n, 1);
 }
 
@@ -210,8 +210,8 @@ UNIT_TEST(test_where_parsing_stops) {
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     struct line l;
     parse(&l, cases[i].words, "");
-    assert_int_equal(l.rest, cases[i].rest);
-    assert_int_equal(l.dashes, cases[i].dashes);
+    assert_int_equal(l.p.rest, cases[i].rest);
+    assert_int_equal(l.p.dashes, cases[i].dashes);
   }
 }
 
@@ -302,7 +302,7 @@ UNIT_TEST(test_without_environment) {
   bare.env_prefix = NULL;
   assert_int_equal(parse_with(&l, &bare, "", "TEST_NPROC=5 TEST_FOO=1"), 0);
   assert_int_equal(l.s.nproc, 1);
-  assert_int_equal(opts_parse(&spec, l.argc, l.argv, NULL, &l.s, NULL, NULL, NULL), 0);
+  assert_int_equal(opts_parse(&spec, l.argc, l.argv, NULL, &l.s, &l.p, NULL), 0);
 }
 
 UNIT_TEST(test_a_bad_default_is_told) {
@@ -319,7 +319,7 @@ UNIT_TEST(test_errors_without_reader) {
   for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
     struct line l;
     parse_with(&l, &spec, wrong[i], "");
-    assert_int_equal(opts_parse(&spec, l.argc, l.argv, NULL, &l.s, NULL, NULL, NULL), -EINVAL);
+    assert_int_equal(opts_parse(&spec, l.argc, l.argv, NULL, &l.s, &l.p, NULL), -EINVAL);
   }
 }
 
@@ -375,9 +375,9 @@ UNIT_TEST(test_foreign_names) {
   assert_true(l.s.quiet && l.s.verbose);
   assert_string_equal(l.s.name, "a");
   assert_string_equal(l.s.endpoint, "e");
-  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "endpoint"), OPT_FROM_FOREIGN_ENV);
-  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "name"), OPT_FROM_ARGV);
-  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "nproc"), OPT_FROM_DEFAULT);
+  assert_int_equal(opts_origin(&l.p, "endpoint")->source, OPT_FROM_FOREIGN_ENV);
+  assert_int_equal(opts_origin(&l.p, "name")->source, OPT_FROM_ARGV);
+  assert_int_equal(opts_origin(&l.p, "nproc")->source, OPT_FROM_DEFAULT);
   parse_with(&l, &sp, "-n", "");
   assert_string_equal(l.e.text, "-n needs a value: -n TEXT");
   parse_with(&l, &sp, "--nproc-per x", "");
@@ -389,11 +389,9 @@ UNIT_TEST(test_foreign_names) {
 static void spelt(const char *words, const char *env, const char *name, const char *expected) {
   static const struct opts_spec sp = {
       .program = "tester", .usage = "tester", .env_prefix = "TEST_", .env_foreign = "PET_", .table = foreign_table};
-  char got[OPT_SPELLING_MAX];
   struct line l;
   parse_with(&l, &sp, words, env);
-  opts_spelling(&sp, l.argc, l.argv, l.env, name, got);
-  assert_string_equal(got, expected);
+  assert_string_equal(opts_origin(&l.p, name)->spelling, expected);
 }
 
 UNIT_TEST(test_spelling) {
@@ -410,7 +408,6 @@ UNIT_TEST(test_spelling) {
 UNIT_TEST(test_swallowed_command) {
   struct opts_spec runs = spec;
   struct line l;
-  char name[OPT_SPELLING_MAX];
   runs.runs_command = true;
   parse_with(&l, &runs, "-q --nproc_per_node train.py", "");
   assert_string_equal(l.e.text, "--nproc_per_node=train.py: not a whole number from 1 to 64; no command follows: is a "
@@ -423,13 +420,12 @@ UNIT_TEST(test_swallowed_command) {
   parse_with(&l, &spec, "--nproc train.py", ""); /* a program that runs none */
   assert_null(strstr(l.e.text, "no command follows"));
   parse_with(&l, &runs, "--nproc 2 --name train.py", "");
-  assert_true(opts_last_value(&runs, l.argc, l.argv, name));
-  assert_string_equal(name, "--name");
+  assert_string_equal(l.p.last, "--name");
   static const char *const not_last[] = {
       "--name=train.py", "--name x train.py", "--name x -q", "--name x --", "", "-q"};
   for (int i = 0; i < 6; i++) {
     parse_with(&l, &runs, not_last[i], "");
-    assert_false(opts_last_value(&runs, l.argc, l.argv, name));
+    assert_string_equal(l.p.last, "");
   }
 }
 
@@ -443,7 +439,7 @@ UNIT_TEST(test_names) {
 static bool given(const char *words, const char *env, const char *name) {
   struct line l;
   parse_with(&l, &spec, words, env);
-  return opts_source(&spec, l.argc, l.argv, l.env, name) != OPT_FROM_DEFAULT;
+  return opts_origin(&l.p, name)->source != OPT_FROM_DEFAULT;
 }
 
 UNIT_TEST(test_given) {

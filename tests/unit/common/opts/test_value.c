@@ -4,6 +4,8 @@
 #include "common/opts/opts.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include "tests/rig/unit.h"
 
 static void check_time(const char *text, int64_t want) {
@@ -117,8 +119,9 @@ static double float_of(const char *text, int want) {
   const struct opts_spec spec = {.program = "t", .usage = "t", .table = table};
   char arg[64] = "--x=", name[] = "t", *argv[] = {name, arg, NULL};
   double v = -77;
+  struct opts_parsed p;
   for (size_t n = 4; n < sizeof(arg) - 1 && *text; n++) arg[n] = *text++;
-  assert_int_equal(opts_parse(&spec, 2, argv, NULL, &v, NULL, NULL, NULL), want);
+  assert_int_equal(opts_parse(&spec, 2, argv, NULL, &v, &p, NULL), want);
   return v;
 }
 
@@ -129,4 +132,23 @@ UNIT_TEST(test_floats) {
   assert_true(float_of("1e-320", 0) < 1e-300); /* a denormal is a number */
   static const char *const bad[] = {"", "x", "1x", "inf", "nan", "0x10", "1e999", "1 ", " 1", "e", "1,5", "-"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) assert_true(float_of(bad[i], -EINVAL) == -77);
+}
+
+UNIT_TEST(test_words) {
+  static const struct opt table[] = {{.name = "x", .type = OPT_WORD, .label = "a|bc|d", .min = 1}, {0}};
+  const struct opts_spec spec = {.program = "t", .usage = "t", .table = table};
+  static const struct {
+    const char *arg;
+    int number;
+  } cases[] = {{"--x=a", 1}, {"--x=bc", 2}, {"--x=d", 3}, {"--x=b", 0}, {"--x=a|bc", 0}, {"--x=bcd", 0}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    char name[] = "t", arg[16], *argv[] = {name, arg, NULL};
+    struct opts_parsed p;
+    struct err e = ERR_INIT;
+    int number = 0;
+    snprintf(arg, sizeof(arg), "%s", cases[i].arg);
+    assert_int_equal(opts_parse(&spec, 2, argv, NULL, &number, &p, &e), cases[i].number ? 0 : -EINVAL);
+    assert_int_equal(number, cases[i].number);
+    if (!number) assert_non_null(strstr(e.text, ": must be a, bc or d"));
+  }
 }
