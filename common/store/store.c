@@ -19,10 +19,612 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/chain.h"
+#include "common/map.h"
 #include "common/mem.h"
-#include "common/store/internal.h"
+#include "common/siphash.h"
 
-enum { DIGITS = 20 }; /* of an int64_t with its sign */
+struct element {
+  struct element *next;
+  size_t len;
+  char bytes[];
+};
+
+/* Parts that only few names have. An entry may move; this does not. */
+struct store_extra {
+  struct store_entry *entry;
+  struct chain waiters; /* of struct awaited */
+  struct element *first, *last;
+  uint64_t n_elements;
+};
+
+/* A name of a key, of a queue, of an awaited key, or all at once. */
+struct store_entry {
+  struct store_entry *next; /* in its bucket */
+  struct chain names;       /* in its session's list, or in the store's */
+  struct store_extra *extra;
+  uint32_t hash;
+  uint32_t key_len : 31, has_value : 1;
+  uint32_t value_len, value_room;
+  char bytes[]; /* the name, then room for the value */
+};
+
+enum { TABLE_FIRST_BITS = 4, TABLE_SEGMENTS = 24 };
+
+struct store_table {
+  struct store_entry **segments[TABLE_SEGMENTS];
+  size_t n_buckets, mask, n_entries;
+};
+
+/* One key of a wait, as long as the wait lasts. */
+struct awaited {
+  struct chain waiters;      /* of the key */
+  struct store_extra *extra; /* NULL: the key was seen */
+  struct store_wait *wait;
+  struct awaited *next; /* of the wait */
+};
+
+struct store_wait {
+  struct store_client *client;
+  struct chain of_client; /* in its `waits`, then in its `released` */
+  struct chain released;  /* in the store's, when it has ended */
+  size_t missing, n_awaited;
+  struct awaited *awaited;
+};
+
+struct store_client {
+  struct store *store;
+  void *owner;
+  struct chain waits, released;
+  struct store_wait *asking; /* between store_wait_begin and store_wait_end */
+  size_t n_awaited;
+  struct membership *memberships;
+  size_t n_memberships;
+};
+
+struct store {
+  struct store_config config;
+  size_t prefix_len;
+  struct siphash_key hash_key;
+  struct store_table table;
+  struct chain names;    /* entries of no session */
+  struct chain released; /* waits that have ended, oldest first */
+  struct element *popped;
+  size_t bytes, n_keys, key_bytes, n_items;
+  struct map sessions; /* by id */
+  struct chain all_sessions;
+  struct chain deserted; /* sessions without a client, by deadline */
+};
+
+/* The allocator's own bytes per block. */
+enum { STORE_BLOCK = 16 };
+
+struct store_session {
+  struct chain names; /* of its entries */
+  struct chain all, deserted;
+  uint64_t deadline_ms; /* while it is deserted */
+  size_t members;
+  size_t id_len;
+  char id[];
+};
+
+struct membership {
+  struct membership *next;
+  struct store_session *session;
+};
+
+/* The limits that an operation would use; checked before anything is changed. */
+struct store_need {
+  size_t bytes, items;
+};
+
+static int check_limits(const struct store *s, struct slice key, struct store_need need, struct err *e) {
+  if (key.len > STORE_MAX_KEY)
+    return err_set(e, -ENOSPC, "a key of %zu bytes is longer than the limit of %d", key.len, STORE_MAX_KEY);
+  if (s->n_items + need.items > s->config.max_keys)
+    return err_set(e, -ENOSPC, "the store is full: it holds %zu keys and queue elements, which is the limit",
+                   s->n_items);
+  if (need.bytes > 0 && (s->bytes > s->config.max_bytes || need.bytes > s->config.max_bytes - s->bytes))
+    return err_set(e, -ENOSPC, "the store is full: it holds %zu bytes, and %zu more would exceed its limit of %zu",
+                   s->bytes, need.bytes, s->config.max_bytes);
+  return 0;
+}
+
+/* Names. ----------------------------------------------------------------------------------------------------------- */
+
+/* Names to entries, and their cost.
+ *
+ * A hash table that grows in one step stalls: with ten million keys for a second or more, and all waiting clients time
+ * out together. This one is Litwin's linear hashing. There are n buckets. A hash is taken modulo the next power of two,
+ * and modulo half of that if the result is beyond the n-th bucket. When there are more entries than buckets, one bucket
+ * is added, and the one whose entries may belong there is split: each insertion pays for one. Removing works the other
+ * way round. The buckets lie in segments, each as large as all before it, so nothing is ever copied, and a new segment
+ * is the kernel's zero pages.
+ *
+ * An entry is one block: header, name, value. Most keys have some dozens of bytes and are read as often as written. So
+ * each costs one allocation and, in a large table, two cache misses. A value that outgrows its room moves the block, so
+ * only three pointers lead to an entry: from its bucket, its neighbours in the list of names, and its extra. Waiters
+ * and queue elements hang on the extra, which does not move.
+ *
+ * Everything is charged when it is allocated, with the allocator's own bytes. */
+
+enum { FIRST_BUCKETS = 1 << TABLE_FIRST_BITS };
+
+static struct store_entry **bucket_at(const struct store_table *t, size_t b) {
+  if (b < FIRST_BUCKETS) return &t->segments[0][b];
+  unsigned top = 63U - (unsigned)__builtin_clzll(b);
+  return &t->segments[top - TABLE_FIRST_BITS + 1][b - ((size_t)1 << top)];
+}
+
+static struct store_entry **bucket_of(const struct store_table *t, uint32_t hash) {
+  size_t b = hash & t->mask;
+  return bucket_at(t, b < t->n_buckets ? b : b & t->mask >> 1);
+}
+
+static void add_bucket(struct store_table *t) {
+  size_t fresh = t->n_buckets;
+  if (fresh == 0) {
+    t->segments[0] = xcalloc(FIRST_BUCKETS, sizeof(*t->segments[0]));
+    t->n_buckets = FIRST_BUCKETS;
+    t->mask = FIRST_BUCKETS - 1;
+    return;
+  }
+  if (fresh == t->mask + 1) { /* a power of two: the next segment, as large as all before */
+    unsigned top = 63U - (unsigned)__builtin_clzll(fresh);
+    t->segments[top - TABLE_FIRST_BITS + 1] = xcalloc(fresh, sizeof(*t->segments[0]));
+    t->mask = 2 * t->mask + 1;
+  }
+  struct store_entry **from = bucket_at(t, fresh & t->mask >> 1), **to = bucket_at(t, fresh);
+  while (*from) {
+    struct store_entry *e = *from;
+    if ((e->hash & t->mask) != fresh) {
+      from = &e->next;
+      continue;
+    }
+    *from = e->next;
+    e->next = *to;
+    *to = e;
+  }
+  t->n_buckets++;
+}
+
+static void drop_bucket(struct store_table *t) {
+  size_t last = t->n_buckets - 1;
+  struct store_entry **from = bucket_at(t, last), **to = bucket_at(t, last & t->mask >> 1);
+  while (*to) to = &(*to)->next;
+  *to = *from;
+  *from = NULL;
+  t->n_buckets = last;
+  if (last != (t->mask >> 1) + 1) return;
+  unsigned top = 63U - (unsigned)__builtin_clzll(last);
+  free(t->segments[top - TABLE_FIRST_BITS + 1]);
+  t->segments[top - TABLE_FIRST_BITS + 1] = NULL;
+  t->mask >>= 1;
+}
+
+static struct store_entry *find_entry(const struct store *s, struct slice key) {
+  if (s->table.n_entries == 0) return NULL;
+  uint32_t hash = (uint32_t)siphash(&s->hash_key, key.data, key.len);
+  struct store_entry *e = *bucket_of(&s->table, hash);
+  while (e && (e->hash != hash || e->key_len != key.len || (key.len && memcmp(e->bytes, key.data, key.len) != 0)))
+    e = e->next;
+  return e;
+}
+
+/* The cost of a name of key_len bytes with room for a value. */
+static size_t entry_cost(size_t key_len, size_t room) {
+  return sizeof(struct store_entry) + sizeof(struct store_entry *) + STORE_BLOCK + key_len + room;
+}
+
+/* Adds a name that is not there yet, without a value. */
+static struct store_entry *add_entry(struct store *s, struct slice key, size_t room, struct chain *names) {
+  struct store_table *t = &s->table;
+  if (t->n_entries >= t->n_buckets && t->n_buckets < ((size_t)1 << (TABLE_FIRST_BITS + TABLE_SEGMENTS - 1)))
+    add_bucket(t);
+  struct store_entry *e = xmalloc(sizeof(*e) + key.len + room);
+  *e = (struct store_entry){.hash = (uint32_t)siphash(&s->hash_key, key.data, key.len),
+                            .key_len = (uint32_t)key.len & 0x7FFFFFFF,
+                            .value_room = (uint32_t)room};
+  if (key.len) memcpy(e->bytes, key.data, key.len);
+  struct store_entry **bucket = bucket_of(t, e->hash);
+  e->next = *bucket;
+  *bucket = e;
+  t->n_entries++;
+  chain_append(names, &e->names);
+  s->bytes += entry_cost(key.len, room);
+  return e;
+}
+
+static struct store_entry **pointer_to(const struct store *s, const struct store_entry *entry) {
+  struct store_entry **p = bucket_of(&s->table, entry->hash);
+  while (*p != entry) p = &(*p)->next;
+  return p;
+}
+
+/* Changes the room for the value; the entry may move. */
+static struct store_entry *resize_entry(struct store *s, struct store_entry *entry, size_t room) {
+  struct store_entry **p = pointer_to(s, entry);
+  s->bytes += room;
+  s->bytes -= entry->value_room;
+  struct store_entry *moved = xrealloc(entry, sizeof(*entry) + entry->key_len + room);
+  moved->value_room = (uint32_t)room;
+  *p = moved;
+  moved->names.prev->next = moved->names.next->prev = &moved->names;
+  if (moved->extra) moved->extra->entry = moved;
+  return moved;
+}
+
+/* Removes the name and everything but its waiters. */
+static void remove_entry(struct store *s, struct store_entry *entry) {
+  struct store_table *t = &s->table;
+  *pointer_to(s, entry) = entry->next;
+  t->n_entries--;
+  chain_remove(&entry->names);
+  s->bytes -= entry_cost(entry->key_len, entry->value_room);
+  free(entry);
+  /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
+   * growing again. */
+  for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++) drop_bucket(t);
+}
+
+static struct store_extra *extra_of(struct store *s, struct store_entry *entry) {
+  if (entry->extra) return entry->extra;
+  entry->extra = xcalloc(1, sizeof(*entry->extra));
+  entry->extra->entry = entry;
+  chain_init(&entry->extra->waiters);
+  s->bytes += sizeof(*entry->extra) + STORE_BLOCK;
+  return entry->extra;
+}
+
+/* Frees parts that the entry no longer needs: the extra, the entry itself. */
+static void tidy_entry(struct store *s, struct store_entry *entry) {
+  struct store_extra *x = entry->extra;
+  if (x && x->n_elements == 0 && chain_is_alone(&x->waiters)) {
+    free(x);
+    entry->extra = NULL;
+    s->bytes -= sizeof(*x) + STORE_BLOCK;
+  }
+  if (!entry->extra && !entry->has_value) remove_entry(s, entry);
+}
+
+/* The entry may be gone then. */
+static void drop_value(struct store *s, struct store_entry *entry) {
+  if (entry->has_value) {
+    s->n_keys--;
+    s->n_items--;
+    s->key_bytes -= entry->key_len;
+    entry->has_value = 0;
+    entry->value_len = 0;
+    if (entry->extra) entry = resize_entry(s, entry, 0);
+  }
+  tidy_entry(s, entry);
+}
+
+static void drop_queue(struct store *s, struct store_extra *extra) {
+  while (extra->first) {
+    struct element *el = extra->first;
+    extra->first = el->next;
+    s->bytes -= sizeof(*el) + STORE_BLOCK + el->len;
+    free(el);
+  }
+  s->n_items -= extra->n_elements;
+  extra->last = NULL;
+  extra->n_elements = 0;
+}
+
+/* Sessions. -------------------------------------------------------------------------------------------------------- */
+
+/* Sessions: keys that are deleted when their clients have gone.
+ *
+ * A daemon that serves torchrun jobs for months must delete their keys, because torchrun never does. So names that
+ * begin with the configured prefix are grouped: <prefix><id> is a session's own name, and <prefix><id>/... and
+ * <prefix><id>.<round>/... belong to it. An id may also end in .7; its own name came first and made the session, so the
+ * longer id is preferred if it exists.
+ *
+ * A client that writes such a name or waits for it is a member until its connection ends. A client that only reads
+ * becomes a member if the session exists. When the last member leaves, the session enters a queue of deserted sessions
+ * with its deadline. All have the same time to live, so the queue is in order, and a timer needs only its head.
+ *
+ * The same command, run twice in a row, brings members before the deadline, which must not find the first run's closed
+ * rendezvous. Their first request distinguishes them: torchrun opens a rendezvous with COMPARE_SET from empty on the
+ * session's own name. On a deserted session that deletes its keys. */
+
+static const size_t membership_cost = sizeof(struct membership) + STORE_BLOCK;
+
+static size_t session_cost(size_t id_len) {
+  /* Its block and its place among the sessions: an entry, the id and slots, twice, since that table doubles. */
+  return sizeof(struct store_session) + 2 * id_len + 2 * STORE_BLOCK + 2 * sizeof(struct map_entry) + 16;
+}
+
+static struct slice without_round(struct slice name) {
+  size_t n = name.len;
+  while (n > 0 && name.data[n - 1] >= '0' && name.data[n - 1] <= '9') n--;
+  if (n > 0 && n < name.len && name.data[n - 1] == '.') name.len = n - 1;
+  return name;
+}
+
+/* The session of a key; *id is empty if it belongs to none. own: the key is the session's own name. */
+static struct store_session *session_of(const struct store *s, struct slice key, struct slice *id, bool *own) {
+  *id = (struct slice){NULL, 0};
+  *own = false;
+  if (s->prefix_len == 0 || key.len <= s->prefix_len || memcmp(key.data, s->config.session_prefix, s->prefix_len) != 0)
+    return NULL;
+  *id = (struct slice){key.data + s->prefix_len, key.len - s->prefix_len};
+  const char *slash = memchr(id->data, '/', id->len);
+  *own = !slash;
+  if (slash) id->len = (size_t)(slash - id->data);
+  struct store_session *found = map_get_n(&s->sessions, id->data, id->len);
+  if (found || !slash) return found;
+  *id = without_round(*id);
+  return map_get_n(&s->sessions, id->data, id->len);
+}
+
+/* Whether c is a member. The membership moves to the front. */
+static bool is_member(struct store_client *c, const struct store_session *session) {
+  for (struct membership **p = &c->memberships; *p; p = &(*p)->next)
+    if ((*p)->session == session) {
+      struct membership *m = *p;
+      *p = m->next;
+      m->next = c->memberships;
+      c->memberships = m;
+      return true;
+    }
+  return false;
+}
+
+static struct store_session *session_create(struct store *s, struct slice id) {
+  struct store_session *session = xcalloc(1, sizeof(*session) + id.len);
+  chain_init(&session->names);
+  chain_init(&session->deserted);
+  chain_append(&s->all_sessions, &session->all);
+  session->id_len = id.len;
+  if (id.len) memcpy(session->id, id.data, id.len);
+  map_put_n(&s->sessions, id.data, id.len, session);
+  s->bytes += session_cost(id.len);
+  return session;
+}
+
+static void session_remove(struct store *s, struct store_session *session) {
+  map_remove_n(&s->sessions, session->id, session->id_len);
+  while (!chain_is_alone(&session->names)) { /* names that a client of another session waits for */
+    struct chain *l = session->names.next;
+    chain_remove(l);
+    chain_append(&s->names, l);
+  }
+  chain_remove(&session->all);
+  chain_remove(&session->deserted);
+  s->bytes -= session_cost(session->id_len);
+  free(session);
+}
+
+static void add_member(struct store_client *c, struct store_session *session) {
+  struct membership *m = xmalloc(sizeof(*m));
+  *m = (struct membership){c->memberships, session};
+  c->memberships = m;
+  c->n_memberships++;
+  session->members++;
+  chain_remove(&session->deserted);
+  c->store->bytes += membership_cost;
+}
+
+/* The client names a key to write it, and joins its session. *names is the list for a name that will be added. */
+static int join_session(struct store_client *c, struct slice key, struct chain **names, struct err *e) {
+  struct store *s = c->store;
+  struct slice id;
+  bool own;
+  *names = &s->names;
+  struct store_session *session = session_of(s, key, &id, &own);
+  if (!id.data) return 0;
+  if (session && is_member(c, session)) return *names = &session->names, 0;
+  if (c->n_memberships >= STORE_MAX_SESSIONS)
+    return err_set(e, -ENOSPC, "one client is a member of %d sessions, which is the limit", STORE_MAX_SESSIONS);
+  struct store_need need = {.bytes = membership_cost + (session ? 0 : session_cost(id.len))};
+  int rc = check_limits(s, key, need, e);
+  if (rc < 0) return rc;
+  if (!session) session = session_create(s, id);
+  add_member(c, session);
+  *names = &session->names;
+  return 0;
+}
+
+/* The client names a key to read it, and joins its session if that exists. */
+static void touch_session(struct store_client *c, struct slice key) {
+  struct slice id;
+  bool own;
+  if (c->store->prefix_len == 0) return;
+  struct store_session *session = session_of(c->store, key, &id, &own);
+  if (!session || is_member(c, session) || c->n_memberships >= STORE_MAX_SESSIONS) return;
+  if (c->store->bytes + membership_cost <= c->store->config.max_bytes) add_member(c, session);
+}
+
+static void wipe(struct store *s, struct store_session *session) {
+  for (struct chain *l = session->names.next, *next; l != &session->names; l = next) {
+    struct store_entry *entry = CHAIN_ENTRY(l, struct store_entry, names);
+    next = l->next;
+    if (entry->extra) drop_queue(s, entry->extra);
+    drop_value(s, entry);
+  }
+}
+
+static void begin_anew(struct store_client *c, struct slice key) {
+  struct slice id;
+  bool own;
+  struct store_session *session = session_of(c->store, key, &id, &own);
+  if (session && own && session->members == 0) wipe(c->store, session);
+}
+
+uint64_t store_deadline(const struct store *s) {
+  if (chain_is_alone(&s->deserted)) return UINT64_MAX;
+  return CHAIN_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
+}
+
+void store_expire(struct store *s, uint64_t now_ms) {
+  while (store_deadline(s) <= now_ms) {
+    struct store_session *session = CHAIN_ENTRY(s->deserted.next, struct store_session, deserted);
+    wipe(s, session);
+    session_remove(s, session);
+  }
+}
+
+/* Waits. ----------------------------------------------------------------------------------------------------------- */
+
+/* Which client waits for which keys.
+ *
+ * A wait belongs to a client and has one node for every key that was missing when it was asked. The node hangs in the
+ * key's list of waiters. When the key comes, all its nodes are taken off and counted. A wait learns nothing else of a
+ * key, so a key that is deleted again still counts as seen, and a key that is named twice is counted twice. The cost
+ * depends on the waiters of that key alone. A wait that is dropped takes its nodes out of their rings, one step each.
+ *
+ * A wait that has ended stands in the store's list of released waits until the owner asks, so the pure core never calls
+ * back. It also stands in a list of its client, so that the client's own session can answer in the right order: WAIT,
+ * SET and PING sent in one piece are answered in that order. */
+
+static const size_t wait_cost = sizeof(struct store_wait) + STORE_BLOCK;
+static const size_t awaited_cost = sizeof(struct awaited) + STORE_BLOCK;
+
+/* Frees the nodes of a wait, and names that existed only for them. */
+static void forget_awaited(struct store_wait *w) {
+  struct store_client *c = w->client;
+  struct store *s = c->store;
+  for (struct awaited *a = w->awaited, *next; a; a = next) {
+    next = a->next;
+    if (a->extra) {
+      chain_remove(&a->waiters);
+      tidy_entry(s, a->extra->entry);
+    }
+    free(a);
+  }
+  s->bytes -= w->n_awaited * awaited_cost;
+  c->n_awaited -= w->n_awaited;
+  w->awaited = NULL;
+  w->n_awaited = 0;
+}
+
+static void wait_destroy(struct store_wait *w) {
+  if (!w) return;
+  forget_awaited(w);
+  chain_remove(&w->of_client);
+  chain_remove(&w->released);
+  w->client->store->bytes -= wait_cost;
+  free(w);
+}
+
+/* The oldest waiter has seen the key. True: its wait has ended by that. */
+static bool see_first(struct store_extra *x) {
+  struct awaited *a = CHAIN_ENTRY(x->waiters.next, struct awaited, waiters);
+  struct store_wait *w = a->wait;
+  chain_remove(&a->waiters);
+  a->extra = NULL;
+  bool ended = --w->missing == 0 && w != w->client->asking;
+  if (ended) {
+    struct store_client *c = w->client;
+    forget_awaited(w);
+    chain_remove(&w->of_client);
+    chain_append(&c->released, &w->of_client);
+    chain_append(&c->store->released, &w->released);
+  }
+  return ended;
+}
+
+/* The entry may be gone then. */
+static void wake_all(struct store *s, struct store_entry *entry) {
+  if (!entry || !entry->extra) return;
+  while (!chain_is_alone(&entry->extra->waiters)) see_first(entry->extra);
+  tidy_entry(s, entry);
+}
+
+static void wake_one(struct store *s, struct store_entry *entry) {
+  while (!chain_is_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
+}
+
+/* Checks whether the client may wait for one key more; *bytes: the cost besides the name itself. */
+static int check_wait(struct store_client *c, const struct store_entry *entry, size_t *bytes, struct err *e) {
+  if (c->n_awaited >= c->store->config.max_waits)
+    return err_set(e, -ENOSPC, "one client waits for %zu keys, which is the limit", c->n_awaited);
+  *bytes = awaited_cost + (c->asking ? 0 : wait_cost);
+  if (!entry || !entry->extra) *bytes += sizeof(struct store_extra) + STORE_BLOCK;
+  return 0;
+}
+
+static void await(struct store_client *c, struct store_entry *entry) {
+  struct store *s = c->store;
+  struct store_wait *w = c->asking;
+  if (!w) {
+    w = c->asking = xcalloc(1, sizeof(*w));
+    w->client = c;
+    chain_append(&c->waits, &w->of_client);
+    chain_init(&w->released);
+    s->bytes += wait_cost;
+  }
+  struct awaited *a = xmalloc(sizeof(*a));
+  *a = (struct awaited){.extra = extra_of(s, entry), .wait = w, .next = w->awaited};
+  chain_append(&a->extra->waiters, &a->waiters);
+  w->awaited = a;
+  w->missing++;
+  w->n_awaited++;
+  c->n_awaited++;
+  s->bytes += awaited_cost;
+}
+
+static void drop_asking(struct store_client *c) {
+  struct store_wait *w = c->asking;
+  c->asking = NULL;
+  wait_destroy(w);
+}
+
+void store_wait_begin(struct store_client *c) {
+  drop_asking(c);
+}
+
+static int await_key(struct store_client *c, struct slice key, struct err *e) {
+  struct chain *names;
+  int rc = join_session(c, key, &names, e);
+  if (rc < 0) return rc;
+  struct store_entry *entry = find_entry(c->store, key);
+  if (entry && (entry->has_value || (entry->extra && entry->extra->n_elements > 0))) return 0;
+  struct store_need need = {0};
+  rc = check_wait(c, entry, &need.bytes, e);
+  if (!entry) need.bytes += entry_cost(key.len, 0);
+  if (rc == 0) rc = check_limits(c->store, key, need, e);
+  if (rc < 0) return rc;
+  await(c, entry ? entry : add_entry(c->store, key, 0, names));
+  return 0;
+}
+
+int store_wait_key(struct store_client *c, struct slice key, struct err *e) {
+  int rc = await_key(c, key, e);
+  if (rc < 0) drop_asking(c);
+  return rc;
+}
+
+bool store_wait_end(struct store_client *c) {
+  struct store_wait *w = c->asking;
+  c->asking = NULL;
+  if (w && w->missing > 0) return false;
+  wait_destroy(w);
+  return true;
+}
+
+void store_cancel(struct store_client *c) {
+  c->asking = NULL;
+  while (!chain_is_alone(&c->waits)) wait_destroy(CHAIN_ENTRY(c->waits.next, struct store_wait, of_client));
+}
+
+struct store_client *store_next_released(struct store *s) {
+  if (chain_is_alone(&s->released)) return NULL;
+  struct store_wait *w = CHAIN_ENTRY(s->released.next, struct store_wait, released);
+  struct store_client *c = w->client;
+  wait_destroy(w);
+  return c;
+}
+
+size_t store_take_released(struct store_client *c) {
+  size_t n = 0;
+  for (; !chain_is_alone(&c->released); n++) wait_destroy(CHAIN_ENTRY(c->released.next, struct store_wait, of_client));
+  return n;
+}
+
+/* The store and its clients. --------------------------------------------------------------------------------------- */
 
 struct store *store_create(const struct store_config *config) {
   struct store *s = xcalloc(1, sizeof(*s));
@@ -45,8 +647,18 @@ struct store *store_create(const struct store_config *config) {
 
 void store_destroy(struct store *s) {
   if (!s) return;
-  store_sessions_finish(s);
-  store_table_finish(s);
+  while (!chain_is_alone(&s->all_sessions))
+    session_remove(s, CHAIN_ENTRY(s->all_sessions.next, struct store_session, all));
+  map_finish(&s->sessions);
+  struct store_table *t = &s->table;
+  for (size_t b = 0; b < t->n_buckets; b++)
+    for (struct store_entry *e = *bucket_at(t, b), *next; e; e = next) {
+      next = e->next;
+      if (e->extra) drop_queue(s, e->extra);
+      free(e->extra);
+      free(e);
+    }
+  for (size_t i = 0; i < TABLE_SEGMENTS; i++) free(t->segments[i]);
   free(s->popped);
   free((char *)(uintptr_t)s->config.session_prefix);
   free(s);
@@ -63,8 +675,23 @@ struct store_client *store_client_create(struct store *s, void *owner) {
 
 void store_client_destroy(struct store_client *c, uint64_t now_ms) {
   if (!c) return;
-  store_forget_waits(c);
-  store_leave_all(c, now_ms);
+  store_cancel(c);
+  store_take_released(c);
+  struct store *s = c->store;
+  for (struct membership *m = c->memberships, *next; m; m = next) {
+    struct store_session *session = m->session;
+    next = m->next;
+    free(m);
+    s->bytes -= membership_cost;
+    if (--session->members > 0) continue;
+    if (chain_is_alone(&session->names)) {
+      session_remove(s, session);
+      continue;
+    }
+    uint64_t ttl = s->config.session_ttl_ms;
+    session->deadline_ms = now_ms < UINT64_MAX - 1 - ttl ? now_ms + ttl : UINT64_MAX - 1;
+    chain_append(&s->deserted, &session->deserted);
+  }
   free(c);
 }
 
@@ -72,17 +699,9 @@ void *store_client_owner(const struct store_client *c) {
   return c->owner;
 }
 
-int store_check(const struct store *s, struct slice key, struct store_need need, struct err *e) {
-  if (key.len > STORE_MAX_KEY)
-    return err_set(e, -ENOSPC, "a key of %zu bytes is longer than the limit of %d", key.len, STORE_MAX_KEY);
-  if (s->n_items + need.items > s->config.max_keys)
-    return err_set(e, -ENOSPC, "the store is full: it holds %zu keys and queue elements, which is the limit",
-                   s->n_items);
-  if (need.bytes > 0 && (s->bytes > s->config.max_bytes || need.bytes > s->config.max_bytes - s->bytes))
-    return err_set(e, -ENOSPC, "the store is full: it holds %zu bytes, and %zu more would exceed its limit of %zu",
-                   s->bytes, need.bytes, s->config.max_bytes);
-  return 0;
-}
+/* Operations. ------------------------------------------------------------------------------------------------------ */
+
+enum { DIGITS = 20 }; /* of an int64_t with its sign */
 
 static int check_value(const struct store *s, size_t len, struct err *e) {
   if (len <= s->config.max_value) return 0;
@@ -109,9 +728,9 @@ static struct slice value_of(const struct store_entry *entry) {
 
 static int begin_writing(struct writing *w, struct store_client *c, struct slice key, struct err *e) {
   *w = (struct writing){.client = c, .key = key};
-  int rc = store_join(c, key, &w->names, e);
+  int rc = join_session(c, key, &w->names, e);
   if (rc < 0) return rc;
-  w->entry = store_find(c->store, key);
+  w->entry = find_entry(c->store, key);
   w->old = value_of(w->entry);
   return 0;
 }
@@ -119,7 +738,7 @@ static int begin_writing(struct writing *w, struct store_client *c, struct slice
 /* The additional cost of room for a value. */
 static struct store_need need_of(const struct writing *w, size_t room) {
   size_t has = w->entry ? w->entry->value_room : 0;
-  size_t more = !w->entry ? store_entry_cost(w->key.len, room) : room > has ? room - has : 0;
+  size_t more = !w->entry ? entry_cost(w->key.len, room) : room > has ? room - has : 0;
   return (struct store_need){.bytes = more, .items = !has_value(w->entry)};
 }
 
@@ -127,9 +746,9 @@ static struct store_need need_of(const struct writing *w, size_t room) {
 static char *write_value(struct writing *w, size_t room, size_t len) {
   struct store *s = w->client->store;
   if (!w->entry)
-    w->entry = store_entry_add(s, w->key, room, w->names);
+    w->entry = add_entry(s, w->key, room, w->names);
   else if (room != w->entry->value_room)
-    w->entry = store_entry_resize(s, w->entry, room);
+    w->entry = resize_entry(s, w->entry, room);
   if (!w->entry->has_value) {
     s->n_keys++;
     s->n_items++;
@@ -150,7 +769,7 @@ static int set_value(struct writing *w, struct slice value, struct err *e) {
   struct store *s = w->client->store;
   size_t room = room_for(w, value.len);
   int rc = check_value(s, value.len, e);
-  if (rc == 0) rc = store_check(s, w->key, need_of(w, room), e);
+  if (rc == 0) rc = check_limits(s, w->key, need_of(w, room), e);
   if (rc < 0) return rc;
   char *to = write_value(w, room, value.len);
   if (value.len) memcpy(to, value.data, value.len);
@@ -161,13 +780,13 @@ int store_set(struct store_client *c, struct slice key, struct slice value, stru
   struct writing w;
   int rc = begin_writing(&w, c, key, e);
   if (rc == 0) rc = set_value(&w, value, e);
-  if (rc == 0) store_wake_all(c->store, w.entry);
+  if (rc == 0) wake_all(c->store, w.entry);
   return rc;
 }
 
 bool store_get(struct store_client *c, struct slice key, struct slice *value) {
-  store_touch(c, key);
-  const struct store_entry *entry = store_find(c->store, key);
+  touch_session(c, key);
+  const struct store_entry *entry = find_entry(c->store, key);
   *value = value_of(entry);
   return has_value(entry);
 }
@@ -211,7 +830,7 @@ static int add(struct writing *w, int64_t delta, size_t also, int64_t *total, st
   struct store_need need = need_of(w, room);
   need.bytes += also;
   int rc = check_value(s, len, e);
-  if (rc == 0) rc = store_check(s, w->key, need, e);
+  if (rc == 0) rc = check_limits(s, w->key, need, e);
   if (rc < 0) return rc;
   memcpy(write_value(w, room, len), text, len);
   *total = (int64_t)((uint64_t)old + (uint64_t)delta);
@@ -222,7 +841,7 @@ int store_add(struct store_client *c, struct slice key, int64_t delta, int64_t *
   struct writing w;
   int rc = begin_writing(&w, c, key, e);
   if (rc == 0) rc = add(&w, delta, 0, total, e);
-  if (rc == 0) store_wake_all(c->store, w.entry);
+  if (rc == 0) wake_all(c->store, w.entry);
   return rc;
 }
 
@@ -235,14 +854,14 @@ int store_barrier(struct store_client *c, struct slice key, int64_t world_size, 
   parse_number(w.old, &old);
   *released = (int64_t)((uint64_t)old + 1) >= world_size;
   size_t waiting = 0;
-  if (!*released) rc = store_wait_check(c, w.entry, &waiting, e);
+  if (!*released) rc = check_wait(c, w.entry, &waiting, e);
   if (rc == 0) rc = add(&w, 1, waiting, &total, e);
   if (rc < 0) return rc;
   if (*released) {
-    store_wake_all(c->store, w.entry);
+    wake_all(c->store, w.entry);
     return 0;
   }
-  store_await(c, w.entry);
+  await(c, w.entry);
   store_wait_end(c);
   return 0;
 }
@@ -250,13 +869,13 @@ int store_barrier(struct store_client *c, struct slice key, int64_t world_size, 
 int store_compare_set(struct store_client *c, struct slice key, struct slice expected, struct slice desired,
                       struct slice *now, struct err *e) {
   struct writing w;
-  if (expected.len == 0) store_begin_anew(c, key);
+  if (expected.len == 0) begin_anew(c, key);
   int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
   if (slice_equal(w.old, expected)) rc = set_value(&w, desired, e); /* an absent key counts as an empty one here */
   if (rc < 0) return rc;
   *now = has_value(w.entry) ? value_of(w.entry) : expected;
-  store_wake_all(c->store, w.entry);
+  wake_all(c->store, w.entry);
   return 0;
 }
 
@@ -270,27 +889,27 @@ int store_append(struct store_client *c, struct slice key, struct slice data, st
   if (rc < 0) return rc;
   if (len > has) {
     room = w.old.len == 0 || 2 * len > s->config.max_value ? len : 2 * len;
-    if (store_check(s, key, need_of(&w, room), NULL) < 0) room = len;
+    if (check_limits(s, key, need_of(&w, room), NULL) < 0) room = len;
   }
-  rc = store_check(s, key, need_of(&w, room), e);
+  rc = check_limits(s, key, need_of(&w, room), e);
   if (rc < 0) return rc;
   char *to = write_value(&w, room, len);
   if (data.len) memcpy(to + w.old.len, data.data, data.len);
-  store_wake_all(s, w.entry);
+  wake_all(s, w.entry);
   return 0;
 }
 
 bool store_delete(struct store_client *c, struct slice key) {
-  store_touch(c, key);
-  struct store_entry *entry = store_find(c->store, key);
+  touch_session(c, key);
+  struct store_entry *entry = find_entry(c->store, key);
   if (!has_value(entry)) return false;
-  store_drop_value(c->store, entry);
+  drop_value(c->store, entry);
   return true;
 }
 
 bool store_has(struct store_client *c, struct slice key) {
-  store_touch(c, key);
-  const struct store_entry *entry = store_find(c->store, key);
+  touch_session(c, key);
+  const struct store_entry *entry = find_entry(c->store, key);
   return entry && (entry->has_value || (entry->extra && entry->extra->n_elements > 0));
 }
 
@@ -306,23 +925,17 @@ size_t store_bytes(const struct store *s) {
   return s->bytes;
 }
 
-struct each_key {
-  void (*each)(void *ctx, struct slice key);
-  void *ctx;
-};
-
-static void each_of(const struct chain *names, void *ctx) {
-  const struct each_key *visit = ctx;
+static void each_of(const struct chain *names, void (*each)(void *ctx, struct slice key), void *ctx) {
   for (const struct chain *l = names->next; l != names; l = l->next) {
     const struct store_entry *entry = CHAIN_ENTRY(l, const struct store_entry, names);
-    if (entry->has_value) visit->each(visit->ctx, store_entry_key(entry));
+    if (entry->has_value) each(ctx, (struct slice){entry->bytes, entry->key_len});
   }
 }
 
 void store_each_key(const struct store *s, void (*each)(void *ctx, struct slice key), void *ctx) {
-  struct each_key visit = {each, ctx};
-  each_of(&s->names, &visit);
-  store_each_session(s, each_of, &visit);
+  each_of(&s->names, each, ctx);
+  for (const struct chain *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
+    each_of(&CHAIN_ENTRY(l, const struct store_session, all)->names, each, ctx);
 }
 
 static const size_t element_cost = sizeof(struct element) + STORE_BLOCK;
@@ -334,12 +947,12 @@ int store_queue_push(struct store_client *c, struct slice key, struct slice valu
   if (rc == 0) rc = check_value(s, value.len, e);
   if (rc < 0) return rc;
   struct store_need need = {.bytes = element_cost + value.len, .items = 1};
-  if (!w.entry) need.bytes += store_entry_cost(key.len, 0);
+  if (!w.entry) need.bytes += entry_cost(key.len, 0);
   if (!w.entry || !w.entry->extra) need.bytes += sizeof(struct store_extra) + STORE_BLOCK;
-  rc = store_check(s, key, need, e);
+  rc = check_limits(s, key, need, e);
   if (rc < 0) return rc;
-  if (!w.entry) w.entry = store_entry_add(s, key, 0, w.names);
-  struct store_extra *x = store_entry_extra(s, w.entry);
+  if (!w.entry) w.entry = add_entry(s, key, 0, w.names);
+  struct store_extra *x = extra_of(s, w.entry);
   struct element *el = xmalloc(sizeof(*el) + value.len);
   *el = (struct element){.len = value.len};
   if (value.len) memcpy(el->bytes, value.data, value.len);
@@ -351,14 +964,14 @@ int store_queue_push(struct store_client *c, struct slice key, struct slice valu
   x->n_elements++;
   s->n_items++;
   s->bytes += element_cost + value.len;
-  store_wake_one(s, w.entry);
+  wake_one(s, w.entry);
   return 0;
 }
 
 uint64_t store_queue_pop(struct store_client *c, struct slice key, struct slice *value) {
   struct store *s = c->store;
-  store_touch(c, key);
-  struct store_entry *entry = store_find(s, key);
+  touch_session(c, key);
+  struct store_entry *entry = find_entry(s, key);
   *value = (struct slice){"", 0};
   if (!entry || !entry->extra || entry->extra->n_elements == 0) return 0;
   struct store_extra *x = entry->extra;
@@ -371,12 +984,12 @@ uint64_t store_queue_pop(struct store_client *c, struct slice key, struct slice 
   free(s->popped);
   s->popped = el;
   *value = (struct slice){el->bytes, el->len};
-  store_entry_tidy(s, entry);
+  tidy_entry(s, entry);
   return before;
 }
 
 uint64_t store_queue_len(struct store_client *c, struct slice key) {
-  store_touch(c, key);
-  const struct store_entry *entry = store_find(c->store, key);
+  touch_session(c, key);
+  const struct store_entry *entry = find_entry(c->store, key);
   return entry && entry->extra ? entry->extra->n_elements : 0;
 }
