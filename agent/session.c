@@ -44,7 +44,7 @@
 #include "common/err.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
-#include "common/system/notify_timer.h"
+#include "common/system/notify.h"
 
 enum {
   GUARD_FINISH_MS = 2000,

@@ -33,7 +33,7 @@
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/mem.h"
-#include "common/system/notify_timer.h"
+#include "common/system/notify.h"
 #include "common/opts/opts.h"
 #include "common/sinks/event_sinks.h"
 #include "daemon/core/core.h"
@@ -245,7 +245,7 @@ static int bring_up(struct daemon *d, struct err *e) {
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
   bool in_memory = d->state && state_is_in_memory(d->state); /* then no thread is needed */
   if (!in_memory && loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
-  if (identity_find(d->state, d->id, e) < 0) return EXIT_CODE_SYSTEM;
+  identity_find(d->state, d->id);
   const struct rdzvd_options *o = &d->options;
   if (o->claim) { /* before any agent comes: a place that cannot be used is an error of the operator */
     int rc = claims_create(&d->loop, o->claim, &d->claims, e);

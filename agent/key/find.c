@@ -40,8 +40,8 @@ static int find_given(const struct agent_key_job *job, struct key **key, struct 
 }
 
 static int find_random(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
-  if (!job->options->standalone) return 0;
-  return key_random(key, from, "random, for this job", e);
+  if (job->options->standalone) key_random(key, from, "random, for this job");
+  return 0;
 }
 
 /* A key of one start of mpiexec is of no use at a daemon that was there before: an endpoint that was given may be such
@@ -87,7 +87,8 @@ static int find_default(const struct agent_key_job *job, struct key **key, struc
   int rc = key_find_default(!job->look, key, from, &why);
   if (rc && rc != -EPERM && !job->look && munge_expected(monotonic_ms())) {
     log_debug("%s; MUNGE can bring one", why.text);
-    return key_random(key, from, "random, for this job", e);
+    key_random(key, from, "random, for this job");
+    return 0;
   }
   return rc ? err_set(e, rc, "%s", why.text) : 0;
 }
@@ -96,8 +97,9 @@ static int find_default(const struct agent_key_job *job, struct key **key, struc
  * agent finds its key, and says why not. A job of one host draws its own. */
 static int find_for_hosts(const struct agent_key_job *job, struct key **key, struct key_origin *from, struct err *e) {
   struct err why = ERR_INIT;
-  if (job->hosts == AGENT_KEY_OWN_DAEMON) return key_random(key, from, "random, drawn by the launcher", e);
-  if (job->hosts == AGENT_KEY_NO_DAEMON)
+  if (job->hosts == AGENT_KEY_OWN_DAEMON)
+    key_random(key, from, "random, drawn by the launcher");
+  else if (job->hosts == AGENT_KEY_NO_DAEMON)
     snprintf(from->text, sizeof(from->text), "random, for this job");
   else if (key_find_default(!job->look, key, from, &why))
     snprintf(from->text, sizeof(from->text), "each host's own");

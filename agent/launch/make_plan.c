@@ -20,12 +20,12 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
@@ -175,11 +175,6 @@ static void take_seats(struct launch *l, const struct launch_hosts *h) {
 
 /* Settings. -------------------------------------------------------------------------------------------------------- */
 
-static int draw_number(uint64_t *value, struct err *e) {
-  if (getrandom(value, sizeof(*value), 0) == (ssize_t)sizeof(*value)) return 0;
-  return err_sys(e, -errno, "no random numbers");
-}
-
 static void add_source(struct launch *l, const char *name, const char *from, const char *more) {
   size_t n = 0;
   while (l->sources[n]) n++;
@@ -196,19 +191,17 @@ static void add_setting(struct launch *l, char *text, const char *from, const ch
   add_source(l, name, from, more);
 }
 
-static int set_endpoint(struct launch *l, struct err *e) {
+static void set_endpoint(struct launch *l) {
   struct endpoint ep = {0};
   char text[ENDPOINT_TEXT_MAX];
   uint64_t port;
-  int rc = draw_number(&port, e);
-  if (rc) return rc;
+  randombytes_buf(&port, sizeof(port));
   const char *host = launch_host_bare(l->order[0].host);
   snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? host_loopback() : host);
   ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
   endpoint_format(&ep, text);
   add_setting(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
   l->serves = true;
-  return 0;
 }
 
 /* The list by which missing hosts are named; "" if a host is an address or has a user, since hosts do not report such
@@ -235,7 +228,7 @@ static char *show_variable(const char *variable) {
   return buf_steal(&text);
 }
 
-static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
+static void make_settings(struct launch *l, const struct wish *w) {
   int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
   bool placed = is_placed(w);
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
@@ -251,8 +244,7 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   l->plan.expect = most > 1 && n <= most && !is_given(w, "expect") ? list_hosts(l) : xstrdup("");
   if (most > 1 || placed) {
     uint64_t id;
-    int rc = draw_number(&id, e);
-    if (rc) return rc;
+    randombytes_buf(&id, sizeof(id));
     if (!is_given(w, "rdzv-id")) {
       /* A scheduler's job keeps its name. */
       if (l->of_job && w->c->job.is_set)
@@ -260,10 +252,10 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
       else
         add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, id >> 16), "drawn at random", "");
     }
-    return placed ? 0 : set_endpoint(l, e);
+    if (!placed) set_endpoint(l);
+  } else {
+    add_setting(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
   }
-  add_setting(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
-  return 0;
 }
 
 /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
@@ -328,7 +320,8 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   ssize_t n = p->only_there ? 0 : readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (!p->only_there && n <= 0) return err_sys(e, -errno, "/proc/self/exe");
   p->program = p->only_there ? xstrdup(w->o.launch_agent) : xstrndup(path, (size_t)n);
-  return make_settings(l, w, e);
+  make_settings(l, w);
+  return 0;
 }
 
 int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,

@@ -315,15 +315,10 @@ static int create_file(int dir, bool *created, struct err *e) {
   char name[FILE_RANDOM_SIZE], aside[ASIDE_MAX];
   struct key *key = NULL;
   struct key_origin unused;
-  int rc = key_random(&key, &unused, "", e);
-  if (rc) return rc;
-  rc = file_random_name(name);
-  if (rc) {
-    secret_free(key);
-    return err_sys(e, rc, "no random numbers");
-  }
+  key_random(&key, &unused, "");
+  file_random_name(name);
   snprintf(aside, sizeof(aside), ".key.%s", name);
-  rc = write_aside(dir, aside, key, e);
+  int rc = write_aside(dir, aside, key, e);
   secret_free(key);
   if (rc == 0) {
     *created = take_name(dir, aside, &rc);
@@ -471,14 +466,13 @@ void key_say_insecure(void) {
   log_warn("no key (--insecure): any program that reaches the daemon's port may join its jobs and control them");
 }
 
-int key_random(struct key **key, struct key_origin *from, const char *text, struct err *e) {
+void key_random(struct key **key, struct key_origin *from, const char *text) {
   struct key *k = secret_alloc();
   randombytes_buf(k->bytes, sizeof(k->bytes));
   k->uid = KEY_OWN;
   from->kind = KEY_SOURCE_RANDOM;
   snprintf(from->text, sizeof(from->text), "%s", text);
   *key = k;
-  return 0;
 }
 
 bool key_may_be_replaced(enum key_source kind) {

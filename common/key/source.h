@@ -78,7 +78,7 @@ int key_find_default(bool create, struct key **key, struct key_origin *from, str
 void key_say_insecure(void);
 
 /* A fresh key, in a secret piece; its origin says `text`. */
-int key_random(struct key **key, struct key_origin *from, const char *text, struct err *e);
+void key_random(struct key **key, struct key_origin *from, const char *text);
 /* For the other end of --key-fd: a descriptor, not inherited by children, from which the key and its source can be
  * read once. -errno and a sentence. */
 int key_pipe(const struct key *key, enum key_source source, struct err *e);

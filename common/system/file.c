@@ -51,11 +51,11 @@ int file_write_all(int fd, const void *data, size_t len) {
   return 0;
 }
 
-int file_random_name(char out[FILE_RANDOM_SIZE]) {
+void file_random_name(char out[FILE_RANDOM_SIZE]) {
   uint64_t bits;
-  if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits)) return -errno;
+  if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits))
+    abort(); /* so few bytes always come, since Linux 3.17 */
   snprintf(out, FILE_RANDOM_SIZE, "%016" PRIx64, bits);
-  return 0;
 }
 
 static int write_new(const char *path, const void *data, size_t len, mode_t mode, bool through) {
@@ -70,10 +70,9 @@ static int write_new(const char *path, const void *data, size_t len, mode_t mode
 
 int file_replace(const char *path, const void *data, size_t len, mode_t mode, bool through) {
   char name[FILE_RANDOM_SIZE];
-  int rc = file_random_name(name);
-  if (rc) return rc;
+  file_random_name(name);
   char *aside = xasprintf("%s.%s.new", path, name);
-  rc = write_new(aside, data, len, mode, through);
+  int rc = write_new(aside, data, len, mode, through);
   if (rc == 0 && rename(aside, path) < 0) {
     rc = -errno;
     unlink(aside);

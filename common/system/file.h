@@ -26,9 +26,9 @@ int file_write_all(int fd, const void *data, size_t len);
  * beside it, which is then renamed. A link at `path` is replaced, not followed. `mode` is subject to the umask.
  * `through`: the data is on the disk before the file has its name. 0 or negative errno. */
 int file_replace(const char *path, const void *data, size_t len, mode_t mode, bool through);
-/* 16 hex digits that cannot be guessed, for names in folders that others can write. 0 or negative errno. */
+/* 16 hex digits that cannot be guessed, for names in folders that others can write. */
 enum { FILE_RANDOM_SIZE = 17 };
-int file_random_name(char out[FILE_RANDOM_SIZE]);
+void file_random_name(char out[FILE_RANDOM_SIZE]);
 /* Opens /dev/null as each of the descriptors 0 to 2 that is closed, so that no other file becomes one of them. */
 int file_fill_standard(struct err *e);
 

@@ -12,7 +12,7 @@
  * has to allow it).
  *
  * Signs of life come from the caller's loop, never from a thread or a timer signal: a loop that is stuck must fall
- * silent. The manager gives up after WATCHDOG_USEC, and its manual asks for a sign at half of that. notify_every_ms
+ * silent. The manager gives up after WATCHDOG_USEC, and its manual asks for a sign at half of that. every_ms
  * divides that half evenly, so that a status is never older than a second and a sign of life is never late.
  *
  * A manager's queue is short, and a blocking send would stop our loop. A STATUS or WATCHDOG that is lost is sent again
@@ -30,6 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/printable.h"
 
@@ -123,7 +124,8 @@ static void tell(struct notify *n, const char *status, bool alive, bool busy) {
   buf_finish(&text);
 }
 
-uint64_t notify_every_ms(const struct notify *n) {
+/* The interval of beats; 0: never. */
+static uint64_t every_ms(const struct notify *n) {
   if (n->fd < 0) return 0;
   if (!n->watchdog_ms) return NOTIFY_EVERY_MS;
   return n->watchdog_ms / ((n->watchdog_ms + NOTIFY_EVERY_MS - 1) / NOTIFY_EVERY_MS);
@@ -144,7 +146,47 @@ void notify_stopping(struct notify *n, const char *status) {
 void notify_beat(struct notify *n, uint64_t now_ms, const char *status, bool busy) {
   if (n->fd < 0) return;
   /* Half of a pause early is in time: a whole one later would be too late. */
-  bool alive = n->watchdog_ms && now_ms + notify_every_ms(n) / 2 >= n->beat_ms;
+  bool alive = n->watchdog_ms && now_ms + every_ms(n) / 2 >= n->beat_ms;
   if (alive) n->beat_ms = now_ms + n->watchdog_ms;
   tell(n, status, alive, busy);
+}
+
+/* A timer of the loop whose life it proves. A late beat is sent late, on purpose. The timer does not keep the loop alive,
+ * so a program ends as it does without a manager. */
+
+static void on_beat(uv_timer_t *timer) {
+  struct notify_timer *t = timer->data;
+  struct buf status = BUF_INIT;
+  bool busy = false;
+  t->get_status(t->ctx, &status, &busy);
+  notify_beat(t->notify, monotonic_ms(), buf_text(&status), busy);
+  buf_finish(&status);
+}
+
+void notify_timer_start(struct notify_timer *t, uv_loop_t *loop, struct notify *n,
+                        void (*get_status)(void *ctx, struct buf *out, bool *busy), void *ctx) {
+  uint64_t pause_ms = every_ms(n);
+  *t = (struct notify_timer){.notify = n, .get_status = get_status, .ctx = ctx};
+  if (!pause_ms) return;
+  uv_timer_init(loop, &t->timer);
+  t->timer.data = t;
+  uv_timer_start(&t->timer, on_beat, 0, pause_ms);
+  uv_unref((uv_handle_t *)&t->timer);
+}
+
+void notify_timer_ready(struct notify_timer *t) {
+  struct buf status = BUF_INIT;
+  bool busy = false;
+  if (!t->timer.data || t->notify->ready) return;
+  t->get_status(t->ctx, &status, &busy);
+  notify_ready(t->notify, buf_text(&status));
+  buf_finish(&status);
+}
+
+void notify_timer_stopping(struct notify_timer *t, const char *status) {
+  if (t->timer.data) notify_stopping(t->notify, status);
+}
+
+void notify_timer_close(struct notify_timer *t) {
+  if (t->timer.data && !uv_is_closing((uv_handle_t *)&t->timer)) uv_close((uv_handle_t *)&t->timer, NULL);
 }

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <uv.h>
+#include "common/buf.h"
 
 enum {
   NOTIFY_STATUS_MAX = 300,  /* bytes of a status; the rest is cut off */
@@ -35,8 +37,6 @@ struct notify {
 void notify_init(struct notify *n);
 void notify_finish(struct notify *n);
 
-/* The interval for notify_beat, to be called from the loop whose life it proves; 0: never. */
-uint64_t notify_every_ms(const struct notify *n);
 /* READY=1; later calls do nothing. status may be NULL. */
 void notify_ready(struct notify *n, const char *status);
 /* STOPPING=1, once. */
@@ -44,5 +44,22 @@ void notify_stopping(struct notify *n, const char *status);
 /* WATCHDOG=1 if it is due, STATUS= if it has changed, and what could not be sent before. `busy`: the program starts or
  * stops, and is not stuck: asks the manager for another NOTIFY_EXTEND_MS. */
 void notify_beat(struct notify *n, uint64_t now_ms, const char *status, bool busy);
+
+/* Calls notify_beat from a libuv loop, for the daemon and the agent. */
+struct notify_timer {
+  uv_timer_t timer;
+  struct notify *notify;
+  /* Appends one line about what the program does; *busy: it starts or stops, which may take longer than the manager
+   * allows. */
+  void (*get_status)(void *ctx, struct buf *out, bool *busy);
+  void *ctx;
+};
+
+/* Without a manager nothing is started. The timer does not keep the loop alive. `t` must outlive the loop. */
+void notify_timer_start(struct notify_timer *t, uv_loop_t *loop, struct notify *n,
+                        void (*get_status)(void *ctx, struct buf *out, bool *busy), void *ctx);
+void notify_timer_ready(struct notify_timer *t);                        /* READY=1, with the status of now */
+void notify_timer_stopping(struct notify_timer *t, const char *status); /* STOPPING=1 */
+void notify_timer_close(struct notify_timer *t);                        /* the loop runs once more afterwards */
 
 #endif

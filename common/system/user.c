@@ -11,19 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/system/file.h"
 
 enum { OVERFLOW_UID = 65534, TABLE_MAX = 16384 }; /* 340 lines of at most 36 bytes */
 
 static const uint64_t all_users = UINT32_MAX; /* (uid_t)-1 is none */
-
-static void read_text(const char *path, char *text, size_t size) {
-  size_t len = 0;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  for (ssize_t n = fd < 0 ? 0 : 1; n > 0 && len<size - 1; len += n> 0 ? (size_t)n : 0)
-    n = read(fd, text + len, size - 1 - len);
-  if (fd >= 0) close(fd);
-  text[len] = '\0';
-}
 
 bool user_map_is_total(const char *text) {
   uint64_t sum = 0;
@@ -35,12 +27,15 @@ bool user_map_is_total(const char *text) {
 }
 
 bool user_is_known(int64_t uid) {
-  char text[TABLE_MAX];
+  char overflow[24];
   if (uid < 0) return false;
-  read_text("/proc/sys/kernel/overflowuid", text, sizeof(text));
-  if (uid != (*text ? atoll(text) : OVERFLOW_UID)) return true;
-  read_text("/proc/self/uid_map", text, sizeof(text));
-  return user_map_is_total(text);
+  file_read_text("/proc/sys/kernel/overflowuid", overflow, sizeof(overflow));
+  if (uid != (*overflow ? atoll(overflow) : OVERFLOW_UID)) return true;
+  struct buf map = BUF_INIT;
+  file_drain(open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC), TABLE_MAX, &map);
+  bool known = user_map_is_total(buf_text(&map));
+  buf_finish(&map);
+  return known;
 }
 
 bool user_is_self(int64_t uid) {

@@ -72,12 +72,11 @@ struct open_folder {
 
 static int write_temp(const struct open_folder *f, const char *content, char temp[TEMP_SIZE], struct err *e) {
   char random[FILE_RANDOM_SIZE];
-  int rc = file_random_name(random);
-  if (rc) return err_sys(e, rc, "no random number");
+  file_random_name(random);
   snprintf(temp, TEMP_SIZE, TEMP_PREFIX "%s", random);
   int fd = openat(f->fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return err_sys(e, -errno, "cannot create a file in %s", f->path);
-  rc = file_write_all(fd, content, strlen(content));
+  int rc = file_write_all(fd, content, strlen(content));
   if (rc == 0 && fsync(fd) < 0) rc = -errno;
   if (close(fd) < 0 && rc == 0) rc = -errno;
   if (rc == 0) return 0;
@@ -271,8 +270,7 @@ static int try_run(const struct open_folder *f, const char *prefix, const char *
   if (rc == 0) rc = find_rival(f, runs, own, &found, text, e);
   *answer = CLAIM_TAKEN;
   if (rc || found) return rc;
-  rc = file_random_name(random);
-  if (rc) return err_sys(e, rc, "no random number");
+  file_random_name(random);
   if (snprintf(file, sizeof file, "%s%s", own, random) > CLAIM_FILE_MAX)
     return err_set(e, -EINVAL, "the claim's name has too many long parts for a file name of %d bytes", CLAIM_FILE_MAX);
   int made = create_file(f, file, content, answer, text, e), ended = look_for_end(f, prefix, &end, e);
@@ -293,18 +291,17 @@ static int try_run(const struct open_folder *f, const char *prefix, const char *
 static int claim_run(const struct open_folder *f, const char *prefix, const char *content, enum claim_answer *answer,
                      struct buf *text, struct err *e) {
   int rc = claim_name_check(prefix, true, e);
-  for (int i = 0; rc == 0; i++) {
+  if (rc) return rc;
+  for (int i = 0;; i++) {
     char random[FILE_RANDOM_SIZE];
     buf_clear(text);
     rc = try_run(f, prefix, content, answer, text, e);
     if (rc <= 0) return rc;
     *answer = CLAIM_TAKEN;
     if (i + 1 == RUN_TRIES) return 0;
-    rc = file_random_name(random);
-    if (rc) return err_sys(e, rc, "no random number");
+    file_random_name(random);
     usleep(RUN_PAUSE_MS * 1000 * (1 + (unsigned char)random[0] % 8));
   }
-  return rc;
 }
 
 /* The end. --------------------------------------------------------------------------------------------------------- */

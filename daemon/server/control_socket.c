@@ -114,18 +114,17 @@ static int listen_there(const char *path, const struct sockaddr_un *sa, struct e
   struct sockaddr_un first = {.sun_family = AF_UNIX};
   int folder = (int)(strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0);
   char name[FILE_RANDOM_SIZE];
-  int rc = file_random_name(name);
-  if (rc < 0) return err_sys(e, rc, "cannot get random numbers");
+  file_random_name(name);
   int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%s", folder, path, name);
   if (n >= (int)sizeof(first.sun_path)) first = *sa; /* no room for another name */
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return err_sys(e, -errno, "cannot create a unix socket");
   unlink(first.sun_path);
   mode_t old = umask(0111);
-  rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
-               rename(first.sun_path, path) < 0
-           ? -errno
-           : 0;
+  int rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
+                   rename(first.sun_path, path) < 0
+               ? -errno
+               : 0;
   umask(old);
   if (rc == 0) return fd;
   unlink(first.sun_path);

@@ -49,7 +49,7 @@ bool state_wants_rewrite(const struct state *s);
 enum { IDENTITY_SIZE = 32 + 1 };
 
 /* The last id in the state; else a new one. state: NULL: there is none. */
-int identity_find(const struct state *state, char id[IDENTITY_SIZE], struct err *e);
+void identity_find(const struct state *state, char id[IDENTITY_SIZE]);
 bool identity_is_line(const char *record);
 void identity_put_line(const char *id, struct buf *out);
 

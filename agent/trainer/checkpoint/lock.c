@@ -84,11 +84,11 @@ static int read_lock(const char *path, struct seen *s) {
   return rc;
 }
 
-/* A name beside the lock that no process of any host has: two containers may have the same pid. Heap; NULL: there are no
- * random numbers. */
+/* A name beside the lock that no process of any host has: two containers may have the same pid. Heap. */
 static char *name_beside(const char *path) {
   char name[FILE_RANDOM_SIZE];
-  return file_random_name(name) < 0 ? NULL : xasprintf("%s-%s", path, name);
+  file_random_name(name);
+  return xasprintf("%s-%s", path, name);
 }
 
 static enum ckpt_life life_of(const struct seen *s, const struct ckpt_owner *me, int64_t now_ns, int64_t first_ns) {
@@ -166,7 +166,6 @@ static int remove_seen(const struct ckpt_lock *l, const struct seen *s, struct e
   int now = read_lock(l->path, &moved);
   if (now == -ENOENT || strcmp(moved.text, s->text) != 0) return 0;
   char *aside = name_beside(l->path);
-  if (!aside) return err_set(e, -EIO, "no random numbers");
   int rc = rename(l->path, aside) < 0 ? -errno : 0;
   if (rc == 0) rc = read_lock(aside, &moved);
   bool same = rc == 0 && !strcmp(moved.text, s->text);
@@ -190,8 +189,8 @@ static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, str
   ckpt_owner_format(&l->me, l->text);
   /* The file server's current time: that of a link which is made and removed. */
   char *name = name_beside(l->path);
-  int rc = !name ? -EIO : symlink(l->text, name) < 0 ? -errno : read_touch_time(name, &now_ns);
-  if (name) unlink(name);
+  int rc = symlink(l->text, name) < 0 ? -errno : read_touch_time(name, &now_ns);
+  unlink(name);
   free(name);
   if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -ENOSYS) {
     log_warn("checkpoint directory %s cannot be locked: its file system has no symbolic links", dir);
