@@ -12,6 +12,7 @@
  * of them is given, the other has torchrun's default. */
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
@@ -25,19 +26,36 @@ struct pair {
   char value[VALUE_MAX + 1]; /* "?" if it is longer than any value read here */
 };
 
-/* Keys without effect, and why. */
-static const struct {
-  const char *key, *says;
-} spoken_of[] = {
-    {"close_timeout", "a job ends without waiting for nodes"},
-    {"read_timeout", "--lease limits how long the daemon may be silent"},
-    {"heartbeat_timeout", "--lease limits how long a node may be silent"},
-    {"use_libuv", "there is only one kind of store"},
-    {"store_type", "nodes meet at rdzvd, by TCP"},
-};
+enum kind { NO_EFFECT, TIME, COUNT, SWITCH };
 
-static bool is_key(const struct pair *p, const char *key) {
-  return p->key_len == strlen(key) && strncmp(p->key, key, p->key_len) == 0;
+static const struct key {
+  const char *name;
+  enum kind kind;
+  bool is_static; /* it needs --rdzv-backend static */
+  size_t offset;  /* of an int64_t in struct rdzv_conf; not of SWITCH, which is is_host */
+  int64_t min, max;
+  const char *says; /* NO_EFFECT: why */
+} keys[] = {
+    {"join_timeout", TIME, .offset = offsetof(struct rdzv_conf, join_ms)},
+    {"last_call_timeout", TIME, .offset = offsetof(struct rdzv_conf, last_call_ms)},
+    {"keep_alive_interval", TIME, .offset = offsetof(struct rdzv_conf, keep_alive_ms)},
+    {"keep_alive_max_attempt", COUNT, false, offsetof(struct rdzv_conf, keep_alive_attempts), 1, ATTEMPTS_MAX},
+    {"is_host", SWITCH},
+    {"timeout", TIME, true, offsetof(struct rdzv_conf, timeout_ms)},
+    {"rank", COUNT, true, offsetof(struct rdzv_conf, rank), 0, NODES_MAX - 1},
+    {"close_timeout", .says = "a job ends without waiting for nodes"},
+    {"read_timeout", .says = "--lease limits how long the daemon may be silent"},
+    {"heartbeat_timeout", .says = "--lease limits how long a node may be silent"},
+    {"use_libuv", .says = "there is only one kind of store"},
+    {"store_type", .says = "nodes meet at rdzvd, by TCP"},
+};
+enum { KEYS = sizeof(keys) / sizeof(*keys) };
+
+/* NULL: the key is unknown. */
+static const struct key *find_key(const struct pair *p) {
+  for (size_t i = 0; i < KEYS; i++)
+    if (p->key_len == strlen(keys[i].name) && strncmp(p->key, keys[i].name, p->key_len) == 0) return &keys[i];
+  return NULL;
 }
 
 /* Reads the next pair; false: there is none. A missing value or key is "". */
@@ -63,49 +81,32 @@ static int wrap_key(const struct pair *p, struct err *e) {
   return -EINVAL;
 }
 
-static int check_time(const char *key, int64_t ms, struct err *e) {
-  if (ms != 0 && ms <= TIMEOUT_MAX_MS) return 0;
-  return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", key, TIMEOUT_MAX_MS / (24 * 3600 * 1000));
-}
-
-/* Keys that need --rdzv-backend static. */
-static int read_static(struct rdzv_conf *c, const struct pair *p, struct err *e) {
-  int64_t ms;
-  if (is_key(p, "rank")) return parse_int(p->value, 0, NODES_MAX - 1, &c->rank, e) ? wrap_key(p, e) : 0;
-  if (parse_duration_ms(p->value, &ms, e)) return wrap_key(p, e);
-  int rc = check_time("timeout", ms, e);
-  if (rc == 0) c->timeout_ms = ms;
-  return rc;
-}
-
-static bool is_static_key(const struct pair *p) {
-  return is_key(p, "rank") || is_key(p, "timeout");
-}
-
-/* Keys that work with any backend. *known: whether the key has a meaning here. */
-static int read_pair(struct rdzv_conf *c, const struct pair *p, bool *known, struct err *e) {
+static int read_value(struct rdzv_conf *c, const struct key *k, const struct pair *p, struct err *e) {
   static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no", "n"};
-  *known = true;
-  if (is_key(p, "join_timeout")) return parse_duration_ms(p->value, &c->join_ms, e);
-  if (is_key(p, "last_call_timeout")) return parse_duration_ms(p->value, &c->last_call_ms, e);
-  if (is_key(p, "keep_alive_interval")) return parse_duration_ms(p->value, &c->keep_alive_ms, e);
-  if (is_key(p, "keep_alive_max_attempt")) return parse_int(p->value, 1, ATTEMPTS_MAX, &c->keep_alive_attempts, e);
-  for (int i = 0; i < 5 && is_key(p, "is_host"); i++) {
+  int64_t n;
+  for (int i = 0; i < 5 && k->kind == SWITCH; i++) {
     bool is_yes = strcasecmp(p->value, yes[i]) == 0;
     if (!is_yes && strcasecmp(p->value, no[i]) != 0) continue;
     c->is_host = is_yes ? HOST_ALWAYS : HOST_NEVER;
     return 0;
   }
-  if (is_key(p, "is_host")) return err_set(e, -EINVAL, "write 1 or 0");
-  *known = is_static_key(p);
+  int rc = k->kind == SWITCH ? err_set(e, -EINVAL, "write 1 or 0")
+           : k->kind == TIME ? parse_duration_ms(p->value, &n, e)
+                             : parse_int(p->value, k->min, k->max, &n, e);
+  if (rc) return wrap_key(p, e);
+  if (k->kind == TIME && (n == 0 || n > TIMEOUT_MAX_MS))
+    return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", k->name, TIMEOUT_MAX_MS / (24 * 3600 * 1000));
+  memcpy((char *)c + k->offset, &n, sizeof(n));
   return 0;
 }
 
 int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e) {
   struct rdzv_conf unused;
   struct pair p;
-  for (const char *at = c->text; next_pair(&at, &p);)
-    if (is_static_key(&p) && read_static(&unused, &p, e)) return -EINVAL;
+  for (const char *at = c->text; next_pair(&at, &p);) {
+    const struct key *k = find_key(&p);
+    if (k && k->is_static && read_value(&unused, k, &p, e)) return -EINVAL;
+  }
   return 0;
 }
 
@@ -118,23 +119,18 @@ int option_rdzv_conf(const char *text, void *field, struct err *e) {
                                       .keep_alive_ms = -1,
                                       .keep_alive_attempts = -1};
   struct pair p;
-  bool known;
   for (const char *at = text; next_pair(&at, &p);) {
-    if (p.key_len == 0 || !p.value[0]) {
-      if (p.key_len == 0) return err_set(e, -EINVAL, "a key is missing: write key=value,key=value");
+    const struct key *k = find_key(&p);
+    if (p.key_len == 0) return err_set(e, -EINVAL, "a key is missing: write key=value,key=value");
+    if (!p.value[0])
       return err_set(e, -EINVAL, "%.*s has no value: write key=value,key=value",
                      (int)(p.key_len > KEY_MAX ? KEY_MAX : p.key_len), p.key);
-    }
-    if (is_static_key(&p) && read_static(&got, &p, NULL))
-      *(is_key(&p, "rank") ? &got.bad_rank : &got.bad_timeout) = true;
-    if (read_pair(&got, &p, &known, e) == 0) continue;
-    return wrap_key(&p, e);
+    if (!k || !k->kind || read_value(&got, k, &p, k->is_static ? NULL : e) == 0) continue;
+    if (!k->is_static) return -EINVAL;
+    *(k->kind == COUNT ? &got.bad_rank : &got.bad_timeout) = true;
   }
-  int rc = check_time("join_timeout", got.join_ms, e);
-  if (rc == 0) rc = check_time("last_call_timeout", got.last_call_ms, e);
-  if (rc == 0) rc = check_time("keep_alive_interval", got.keep_alive_ms, e);
-  if (rc == 0) *c = got;
-  return rc;
+  *c = got;
+  return 0;
 }
 
 int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c) {
@@ -144,39 +140,26 @@ int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c) {
   return lease < LEASE_MIN_MS ? LEASE_MIN_MS : lease > LEASE_MAX_MS ? LEASE_MAX_MS : lease;
 }
 
-static void note_pair(struct agent_options *o, const char *option, const struct pair *p) {
-  static const char *const keys[] = {
-      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "timeout",
-      "rank"};
-  if (is_key(p, "store_type") && strcasecmp(p->value, "tcp") == 0) return;
-  for (size_t i = 0; i < sizeof(spoken_of) / sizeof(spoken_of[0]); i++) {
-    if (!is_key(p, spoken_of[i].key)) continue;
-    options_note(o, "%s %s has no effect: %s", option, spoken_of[i].key, spoken_of[i].says);
-    return;
-  }
-  struct buf shown = BUF_INIT;
-  const char *meant = NULL;
-  char word[KEY_MAX + 1];
-  size_t least = SIZE_MAX;
-  snprintf(word, sizeof(word), "%.*s", (int)p->key_len, p->key);
-  for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && p->key_len <= KEY_MAX; i++) {
-    size_t d = near_distance(word, keys[i]);
-    if (d >= least) continue;
-    least = d;
-    meant = keys[i];
-  }
-  buf_put_escaped(&shown, p->key, p->key_len, KEY_MAX);
-  if (meant)
-    options_note(o, "%s %s is not a known key and has no effect: did you mean %s?", option, buf_text(&shown), meant);
-  else
-    options_note(o, "%s %s is not a known key and has no effect", option, buf_text(&shown));
-  buf_finish(&shown);
-}
-
 void rdzv_conf_note_ignored(struct agent_options *o, const char *option) {
-  struct rdzv_conf unused;
   struct pair p;
-  bool known;
-  for (const char *at = o->torch.conf.text; next_pair(&at, &p);)
-    if (read_pair(&unused, &p, &known, NULL) == 0 && !known) note_pair(o, option, &p);
+  for (const char *at = o->torch.conf.text; next_pair(&at, &p);) {
+    const struct key *k = find_key(&p), *meant = NULL;
+    bool is_tcp = k && strcmp(k->name, "store_type") == 0 && strcasecmp(p.value, "tcp") == 0;
+    if (k && !k->kind && !is_tcp) options_note(o, "%s %s has no effect: %s", option, k->name, k->says);
+    if (k) continue;
+    struct buf shown = BUF_INIT;
+    char word[KEY_MAX + 1];
+    size_t least = SIZE_MAX;
+    snprintf(word, sizeof(word), "%.*s", (int)p.key_len, p.key);
+    for (size_t i = 0; i < KEYS && keys[i].kind && p.key_len <= KEY_MAX; i++) {
+      size_t d = near_distance(word, keys[i].name);
+      if (d >= least) continue;
+      least = d;
+      meant = &keys[i];
+    }
+    buf_put_escaped(&shown, p.key, p.key_len, KEY_MAX);
+    options_note(o, "%s %s is not a known key and has no effect%s%s%s", option, buf_text(&shown),
+                 meant ? ": did you mean " : "", meant ? meant->name : "", meant ? "?" : "");
+    buf_finish(&shown);
+  }
 }
