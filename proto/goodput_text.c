@@ -60,17 +60,9 @@ double goodput_useful(const struct goodput *g) {
   return total_ms ? (double)g->productive_ms / (double)total_ms : 0;
 }
 
-/* "41 s", "9 min", "4 h 12 min", "3 d 2 h". */
+/* Rounded to the nearest second or minute. */
 static void put_duration(struct buf *out, int64_t ms) {
-  int64_t s = (ms + 500) / 1000;
-  if (s < 120)
-    buf_printf(out, "%" PRId64 " s", s);
-  else if (s < 7200)
-    buf_printf(out, "%" PRId64 " min", (s + 30) / 60);
-  else if (s < 172800)
-    buf_printf(out, "%" PRId64 " h %" PRId64 " min", s / 3600, s / 60 % 60);
-  else
-    buf_printf(out, "%" PRId64 " d %" PRId64 " h", s / 86400, s / 3600 % 24);
+  buf_put_duration(out, (uint64_t)(ms + (ms >= 119500 && ms < 7199500 ? 30500 : 500)));
 }
 
 struct part {

@@ -28,14 +28,10 @@ static void put_text(struct buf *out, const char *s) {
 
 /* "41 s", "9 min 19 s", "3 h 5 min". */
 static void put_duration(struct buf *out, uint64_t s) {
-  if (s < 120)
-    buf_printf(out, "%" PRIu64 " s", s);
-  else if (s < 7200 && s % 60)
+  if (s >= 120 && s < 7200 && s % 60)
     buf_printf(out, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
-  else if (s < 7200)
-    buf_printf(out, "%" PRIu64 " min", s / 60);
   else
-    buf_printf(out, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+    buf_put_duration(out, 1000 * s);
 }
 
 static const char *plural(int64_t n) {

@@ -6,9 +6,7 @@
  * (torchrun: one digit), blanks around list elements are ignored, and signal names may omit SIG.
  *
  * An empty text counts as not given where torchrun does so: scripts pass "$VARIABLE" that may be unset.
- *
- * The table of signal names is our own, since the C library's names differ between systems. It omits signals that
- * cannot be handled, and those by which the kernel reports our own faults and children. */
+ */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,17 +20,11 @@
 #include "common/events/event.h"
 #include "common/hostlist.h"
 
-static const struct {
-  const char *name;
-  int number;
-} signal_names[] = {
-    {"SIGHUP", SIGHUP},       {"SIGINT", SIGINT},   {"SIGQUIT", SIGQUIT},   {"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2},
-    {"SIGALRM", SIGALRM},     {"SIGTERM", SIGTERM}, {"SIGCONT", SIGCONT},   {"SIGTSTP", SIGTSTP}, {"SIGTTIN", SIGTTIN},
-    {"SIGTTOU", SIGTTOU},     {"SIGURG", SIGURG},   {"SIGXCPU", SIGXCPU},   {"SIGXFSZ", SIGXFSZ}, {"SIGPROF", SIGPROF},
-    {"SIGVTALRM", SIGVTALRM}, {"SIGIO", SIGIO},     {"SIGWINCH", SIGWINCH}, {"SIGPWR", SIGPWR},
-};
-
-enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 };
+#define BIT(signo) (UINT64_C(1) << (signo))
+/* Those that cannot be handled, and those by which the kernel reports our own faults and children. */
+static const uint64_t not_handled = BIT(SIGKILL) | BIT(SIGSTOP) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) |
+                                    BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV) | BIT(SIGPIPE) | BIT(SIGSTKFLT) |
+                                    BIT(SIGCHLD) | BIT(SIGSYS);
 
 /* Which of the words text is. Else -EINVAL, and *e asks for one of them; e NULL: only the code. */
 static int read_word(const char *text, const char *const *words, int n, const char *wanted, struct err *e) {
@@ -217,11 +209,12 @@ int option_signals(const char *text, void *field, struct err *e) {
     bool fits = next_element(&at, element);
     int number = 0;
     if (fits && !*element) continue;
-    for (int i = 0; i < SIGNALS && fits; i++)
-      if (strcmp(element, signal_names[i].name) == 0 || strcmp(element, signal_names[i].name + SIG_PREFIX) == 0)
-        number = signal_names[i].number;
+    for (int i = 1; i < SIGRTMIN && fits; i++) {
+      const char *name = not_handled & BIT(i) ? NULL : signal_name(i);
+      if (name && (strcmp(element, name) == 0 || strcmp(element, name + strlen("SIG")) == 0)) number = i;
+    }
     if (!number) return err_set(e, -EINVAL, "not a signal that can be handled: write names, as in SIGTERM,SIGUSR1");
-    got |= UINT64_C(1) << number;
+    got |= BIT(number);
   }
   *signals = got;
   return 0;
