@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buf: growing, consuming, text, escaping, little-endian integers. */
+/* buf: growing, consuming, text, escaping, little-endian integers; bytes that are shared. */
 
 #include "common/buf.h"
+#include "common/bytes.h"
 #include "common/printable.h"
 
 #include <stdlib.h>
@@ -186,4 +187,25 @@ UNIT_TEST(test_durations) {
     buf_put_duration(&b, cases[i].s * 1000 + 999);
     assert_string_equal(buf_text(&b), cases[i].text);
   }
+}
+
+UNIT_TEST(test_references) {
+  char source[] = "push";
+  struct bytes *b = bytes_create(source, 4);
+  source[0] = 'x'; /* they were copied */
+  assert_int_equal(b->refs, 1);
+  assert_int_equal(b->len, 4);
+  for (int i = 0; i < 1000; i++) assert_ptr_equal(bytes_ref(b), b);
+  assert_int_equal(b->refs, 1001);
+  for (int i = 0; i < 1000; i++) bytes_unref(b);
+  assert_int_equal(b->refs, 1);
+  assert_memory_equal(b->data, "push", 4);
+  bytes_unref(b);
+}
+
+UNIT_TEST(test_empty_bytes) {
+  struct bytes *b = bytes_create(NULL, 0);
+  assert_int_equal(b->len, 0);
+  bytes_unref(b);
+  bytes_unref(NULL);
 }

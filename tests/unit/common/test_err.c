@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* err: sentences that grow, that are cut, that stay one line. */
+/* err: sentences that grow, that are cut, that stay one line; which errors are limits of the machine. */
 
 #include "common/err.h"
 
@@ -121,4 +121,38 @@ UNIT_TEST(test_truncation_keeps_characters_whole) {
     assert_int_equal(body % 3, 0);
     assert_memory_equal(e.text + strlen(e.text) - 6, "\xe2\x82\xac...", 6);
   }
+}
+
+UNIT_TEST(test_what_may_pass) {
+  static const int passing[] = {EAGAIN, ENOMEM, EMFILE, ENFILE, ENOBUFS, ETXTBSY};
+  static const int lasting[] = {0,     ENOENT, EACCES,  ENOEXEC,   EPERM, ENOTDIR, ELOOP,   EINVAL,
+                                E2BIG, EIO,    EBADMSG, ECANCELED, EBUSY, ESTALE,  ELIBBAD, EPIPE};
+  for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++) {
+    assert_true(limit_is_transient(passing[i]));
+    assert_true(limit_is_transient(-passing[i]));
+    assert_non_null(limit_advice(passing[i]));
+    assert_string_equal(limit_advice(-passing[i]), limit_advice(passing[i]));
+  }
+  for (size_t i = 0; i < sizeof(lasting) / sizeof(lasting[0]); i++) {
+    assert_false(limit_is_transient(lasting[i]));
+    assert_null(limit_advice(lasting[i]));
+  }
+}
+
+UNIT_TEST(test_the_limit_is_named) {
+  struct err e = ERR_INIT;
+  err_sys(&e, -EAGAIN, "fork");
+  assert_int_equal(limit_explain(&e), -EAGAIN);
+  assert_int_equal(e.code, -EAGAIN);
+  assert_non_null(strstr(e.text, "fork: "));
+  assert_non_null(strstr(e.text, "; see ulimit -u, and pids.max of the cgroup"));
+  struct err once = e;
+  limit_explain(&e);
+  assert_string_equal(e.text, once.text);
+  err_sys(&e, -EMFILE, "pipe");
+  limit_explain(&e);
+  assert_non_null(strstr(e.text, "; see ulimit -n"));
+  err_set(&e, -ENOENT, "no such thing");
+  assert_int_equal(limit_explain(&e), -ENOENT);
+  assert_string_equal(e.text, "no such thing");
 }

@@ -222,7 +222,6 @@ UNIT_TEST(where_to_meet) {
   assert_null(parse("--rdzv-id= x", "")->rdzv_id);
   refused("--nnodes 2 x", "", "need a meeting place");
   refused("--nnodes 2 --rdzv-backend c10d --master-addr n1 x", "", "need a meeting place");
-  refused("--nnodes 2 --standalone x", "", "--standalone is for one node");
   refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 cannot be connected to");
   refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 cannot be connected to");
   refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 cannot be connected to");
@@ -243,8 +242,6 @@ UNIT_TEST(node_ranks) {
   assert_int_equal(parse(words, "")->node_rank, 1);
   snprintf(words, sizeof(words), "%s --rdzv-conf rank=1 --node-rank 0 x", two);
   assert_int_equal(parse(words, "")->node_rank, 0);
-  snprintf(words, sizeof(words), "%s --node-rank 2 x", two);
-  refused(words, "", "--node-rank=2: ranks of 2 nodes go from 0 to 1");
   noted("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 --node-rank 0 x", "",
         "--node-rank has no effect: it applies to --rdzv-backend static");
   assert_int_equal(l.o.node_rank, -1);
