@@ -85,7 +85,7 @@ int worker_command_check_words(const struct agent_options *o, struct err *e) {
   if (o->explain) return 0; /* nothing will run */
   if (!o->words || !o->words[0]) {
     /* The last option may have taken a file as its value, and not what was meant. */
-    const char *option = o->parsed.last, *last = *option ? o->words[-1] : "";
+    const char *option = o->parsed.last, *last = o->words && *option ? o->words[-1] : "";
     if (*option && (ends_in(last, ".py") || is_plain_file(last)))
       return err_set(e, -EINVAL, "a command is missing: %s took %s as its value; is a variable in front of it unset?",
                      option, last);

@@ -302,9 +302,9 @@ static int set_from_env(struct opts_parsed *p, bool foreign, char *const *env, v
   const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
   enum opt_source source = foreign ? OPT_FROM_FOREIGN_ENV : OPT_FROM_ENV;
   for (; env && *env; env++) {
-    if (!prefix || **env != *prefix) continue;
-    const char *equals = strchr(*env, '=');
-    size_t n = equals ? (size_t)(equals - *env) : 0;
+    const char *equals = prefix && **env == *prefix ? strchr(*env, '=') : NULL;
+    if (!equals) continue;
+    size_t n = (size_t)(equals - *env);
     bool ours;
     const struct opt *row = find_variable(spec, foreign, *env, n, &ours);
     if (!ours || (!foreign && is_ignored(spec, *env, n))) continue;
