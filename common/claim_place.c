@@ -12,14 +12,6 @@
 
 static const char etcd[] = "etcd://";
 
-static int refuse(const char *text, struct err *e) {
-  char shown[TEXT_SHOWN];
-  return err_set(e, -EINVAL,
-                 "\"%s\" is neither: give the absolute path of a folder that all machines share, or "
-                 "etcd://HOST:PORT[,HOST:PORT...]",
-                 text_shown(shown, text, strlen(text)));
-}
-
 static bool is_printable(const char *text) {
   for (; *text; text++)
     if ((unsigned char)*text < ' ' || *text == 0x7f) return false;
@@ -28,10 +20,15 @@ static bool is_printable(const char *text) {
 
 int claim_place_parse(const char *text, struct claim_place *place, struct err *e) {
   struct claim_place found = {.folder = text};
+  char shown[TEXT_SHOWN];
   if (strlen(text) > CLAIM_PLACE_MAX) return err_set(e, -EINVAL, "longer than %d characters", CLAIM_PLACE_MAX);
   if (!is_printable(text)) return err_set(e, -EINVAL, "a control character is in it");
   bool is_etcd = strncmp(text, etcd, strlen(etcd)) == 0;
-  if (!is_etcd && text[0] != '/') return refuse(text, e);
+  if (!is_etcd && text[0] != '/')
+    return err_set(e, -EINVAL,
+                   "\"%s\" is neither: give the absolute path of a folder that all machines share, or "
+                   "etcd://HOST:PORT[,HOST:PORT...]",
+                   text_shown(shown, text, strlen(text)));
   if (is_etcd) {
     found.folder = NULL;
     int rc = endpoint_list_parse(text + strlen(etcd), CLAIM_ETCD_PORT, found.etcd, CLAIM_ETCDS_MAX, &found.n, e);

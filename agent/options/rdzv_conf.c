@@ -76,11 +76,6 @@ static bool next_pair(const char **at, struct pair *p) {
   return true;
 }
 
-static int wrap_key(const struct pair *p, struct err *e) {
-  err_wrap(e, "%.*s", (int)(p->key_len > KEY_MAX ? KEY_MAX : p->key_len), p->key);
-  return -EINVAL;
-}
-
 static int read_value(struct rdzv_conf *c, const struct key *k, const struct pair *p, struct err *e) {
   static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no", "n"};
   int64_t n;
@@ -93,7 +88,7 @@ static int read_value(struct rdzv_conf *c, const struct key *k, const struct pai
   int rc = k->kind == SWITCH ? err_set(e, -EINVAL, "write 1 or 0")
            : k->kind == TIME ? parse_duration_ms(p->value, &n, e)
                              : parse_int(p->value, k->min, k->max, &n, e);
-  if (rc) return wrap_key(p, e);
+  if (rc) return err_wrap(e, "%s", k->name), -EINVAL;
   if (k->kind == TIME && (n == 0 || n > TIMEOUT_MAX_MS))
     return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", k->name, TIMEOUT_MAX_MS / (24 * 3600 * 1000));
   memcpy((char *)c + k->offset, &n, sizeof(n));

@@ -31,22 +31,17 @@ static char *trim(char *line) {
   return line;
 }
 
-static int refuse_name(const struct opts_spec *spec, const char *name, size_t n, struct err *e) {
-  char shown[TEXT_SHOWN];
-  const char *best = opt_nearest(spec, name, n);
-  text_shown(shown, name, n);
-  if (best) return err_set(e, -EINVAL, "unknown option %s: did you mean %s?", shown, best);
-  return err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", shown, spec->program);
-}
-
 static int take_line(struct opts_file *f, const struct opts_spec *spec, char *line, int number, struct err *e) {
-  char *text = trim(line), *equals = strchr(text, '=');
+  char *text = trim(line), *equals = strchr(text, '='), shown[TEXT_SHOWN];
   if (!*text) return 0;
   size_t n = equals ? (size_t)(equals - text) : strlen(text);
   while (n > 0 && is_blank(text[n - 1])) n--;
   if (n == 0) return err_set(e, -EINVAL, "a value without an option: write OPTION = VALUE");
   const struct opt *row = opt_find(spec, text, n);
-  if (!row) return refuse_name(spec, text, n, e);
+  const char *best = row ? NULL : opt_nearest(spec, text, n);
+  text_shown(shown, text, n);
+  if (best) return err_set(e, -EINVAL, "unknown option %s: did you mean %s?", shown, best);
+  if (!row) return err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", shown, spec->program);
   if (!equals) return err_set(e, -EINVAL, "%s has no value: write %s = VALUE", row->name, row->name);
   if (!row->in_file)
     return err_set(e, -EINVAL, "%s cannot be a default for all jobs: remove the line, and give it with each job",

@@ -28,6 +28,7 @@
 #include "common/ascii.h"
 #include "common/did_you_mean.h"
 #include "common/opts/value.h"
+#include "common/printable.h"
 
 static char upper(char c) {
   return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
@@ -199,35 +200,31 @@ static int short_option(struct walk *k, struct given_option *w, const char *word
   return 1;
 }
 
-/* The bytes of a dash of print at the beginning: U+2010 to U+2015, and the minus U+2212. Editors, chats and PDFs make
- * one of "--". */
-static size_t printed_dash(const char *word, unsigned *code) {
-  const unsigned char *b = (const unsigned char *)word;
-  bool is = b[0] == 0xE2 && ((b[1] == 0x80 && b[2] >= 0x90 && b[2] <= 0x95) || (b[1] == 0x88 && b[2] == 0x92));
-  *code = is ? (unsigned)((b[0] & 0x0F) << 12 | (b[1] & 0x3F) << 6 | (b[2] & 0x3F)) : 0;
-  return is ? 3 : 0;
+/* The dash of print at the beginning, U+2010 to U+2015 or the minus U+2212, all of DASH_SIZE bytes; else 0. Editors, chats
+ * and PDFs make one of "--". */
+enum { DASH_SIZE = 3 };
+static uint32_t printed_dash(const char *word) {
+  uint32_t c = 0;
+  if (*word) utf8_char((const unsigned char *)word, strlen(word), &c);
+  return (c >= 0x2010 && c <= 0x2015) || c == 0x2212 ? c : 0;
 }
 
-static int refuse_printed_dash(const char *word, unsigned code, struct err *e) {
+static int refuse_printed_dash(const char *word, uint32_t code, struct err *e) {
   const char *name = word;
-  unsigned other;
-  for (size_t n; *name == '-' || printed_dash(name, &other);) {
-    n = printed_dash(name, &other);
-    name += n ? n : 1;
-  }
+  while (*name == '-' || printed_dash(name)) name += *name == '-' ? 1 : DASH_SIZE;
   char shown[TEXT_SHOWN];
   size_t n = strcspn(name, "=");
   text_shown(shown, name, n);
   return err_set(e, -EINVAL, "%.*s%s begins with U+%04X, a dash of print, and not with a hyphen: write %s%s",
-                 (int)(name - word), word, shown, code, n == 1 ? "-" : "--", shown);
+                 (int)(name - word), word, shown, (unsigned)code, n == 1 ? "-" : "--", shown);
 }
 
 /* 1: an option and its value are in *w. 0: there are no more, and k->at is the first word behind. Or an error. */
 static int next_option(struct walk *k, struct given_option *w, struct err *e) {
   if (k->letters && *k->letters) return short_option(k, w, k->argv[k->at - 1], k->letters, e);
   const char *word = k->at < k->argc ? k->argv[k->at] : "";
-  unsigned code;
-  if (printed_dash(word + (word[0] == '-'), &code)) return refuse_printed_dash(word, code, e);
+  uint32_t code = printed_dash(word + (word[0] == '-'));
+  if (code) return refuse_printed_dash(word, code, e);
   if (word[0] != '-' || !word[1]) return 0;
   k->at++;
   if (strcmp(word, "--") == 0) {

@@ -446,13 +446,6 @@ static void wipe(struct store *s, struct store_session *session) {
   }
 }
 
-static void begin_anew(struct store_client *c, struct slice key) {
-  struct slice id;
-  bool own;
-  struct store_session *session = session_of(c->store, key, &id, &own);
-  if (session && own && session->members == 0) wipe(c->store, session);
-}
-
 uint64_t store_deadline(const struct store *s) {
   if (chain_is_alone(&s->deserted)) return UINT64_MAX;
   return CHAIN_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
@@ -531,10 +524,6 @@ static void wake_all(struct store *s, struct store_entry *entry) {
   if (!entry || !entry->extra) return;
   while (!chain_is_alone(&entry->extra->waiters)) see_first(entry->extra);
   tidy_entry(s, entry);
-}
-
-static void wake_one(struct store *s, struct store_entry *entry) {
-  while (!chain_is_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
 }
 
 /* Checks whether the client may wait for one key more; *bytes: the cost besides the name itself. */
@@ -869,7 +858,10 @@ int store_barrier(struct store_client *c, struct slice key, int64_t world_size, 
 int store_compare_set(struct store_client *c, struct slice key, struct slice expected, struct slice desired,
                       struct slice *now, struct err *e) {
   struct writing w;
-  if (expected.len == 0) begin_anew(c, key);
+  struct slice id;
+  bool own;
+  struct store_session *session = session_of(c->store, key, &id, &own);
+  if (expected.len == 0 && session && own && session->members == 0) wipe(c->store, session); /* it begins anew */
   int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
   if (slice_equal(w.old, expected)) rc = set_value(&w, desired, e); /* an absent key counts as an empty one here */
@@ -964,7 +956,7 @@ int store_queue_push(struct store_client *c, struct slice key, struct slice valu
   x->n_elements++;
   s->n_items++;
   s->bytes += element_cost + value.len;
-  wake_one(s, w.entry);
+  while (!chain_is_alone(&x->waiters) && !see_first(x)) continue; /* wakes one */
   return 0;
 }
 
