@@ -4,9 +4,7 @@
 
 /* /metrics: what Prometheus scrapes, in its text format 0.0.4. Pure.
  *
- * The text is made in pieces, because a thousand jobs, or ten thousand nodes, take milliseconds. First each job that the
- * asker may see becomes a row of numbers, in one moment of its own; then the rows become text, metric by metric, as the
- * format requires. Jobs and nodes may come and go between two pieces.
+ * The text of a thousand jobs takes 2 ms or so, in one go (tests/unit/daemon/core/test_scale.c).
  *
  * No series exists per rank or per node, so their number does not depend on the size of a job. */
 
@@ -18,7 +16,6 @@
 struct core;
 struct job;
 struct member;
-struct metrics_walk;
 
 /* M(NAME, name, type, labels, meaning). deploy/guide/monitoring.md has the same as a table. Metrics of one job have the
  * labels job and uid too; "-": of the daemon. */
@@ -76,15 +73,7 @@ struct process_facts {
   int64_t resident_bytes, virtual_bytes, open_fds, max_fds;
 };
 
-/* For the user `uid`, who sees what control_may allows. */
-struct metrics_walk *metrics_begin(int64_t uid, const struct process_facts *process);
-void metrics_end(struct metrics_walk *w);
-/* Appends the next piece, which may be empty. False: it was the last one. budget: how much work a piece is; looking at a
- * node is 1, a line of text METRICS_LINE_COST. */
-enum {
-  METRICS_LINE_COST = 4,
-  METRICS_PIECE = 4000, /* a budget of a quarter of a millisecond or so: tests/unit/daemon/core/test_scale.c */
-};
-bool metrics_more(struct metrics_walk *w, struct core *c, uint64_t now_ms, size_t budget, struct buf *out);
+/* Appends the text for the user `uid`, who sees what control_may allows. */
+void metrics_put(struct core *c, int64_t uid, const struct process_facts *process, uint64_t now_ms, struct buf *out);
 
 #endif

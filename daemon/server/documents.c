@@ -9,6 +9,7 @@
 
 #include "daemon/server/documents.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,58 +24,36 @@
 
 enum { DOCUMENT_FRESH_MS = 1000 };
 
-/* What /proc and the clocks say of this process, for /metrics. */
-enum { FDS_AT_ONCE = 512 };
-
-void process_begin_counting(struct process *p) {
-  p->fds = opendir("/proc/self/fd");
-  p->facts.open_fds = p->fds ? 0 : -1;
+int64_t process_count_fds(void) {
+  DIR *fds = opendir("/proc/self/fd");
+  int64_t n = -1; /* the one that lists them does not count */
+  for (const struct dirent *entry; fds && (entry = readdir(fds));) n += entry->d_name[0] != '.';
+  if (fds) closedir(fds);
+  return n;
 }
 
-void process_begin(struct process *p, double started_wall_s) {
+/* What /proc and the clocks say of this process. */
+struct process_facts process_facts(double started_wall_s) {
+  struct process_facts f = {.cpu_s = -1,
+                            .started_wall_s = started_wall_s,
+                            .resident_bytes = -1,
+                            .virtual_bytes = -1,
+                            .open_fds = -1,
+                            .max_fds = -1};
   struct timespec cpu;
   struct rlimit limit;
   struct stat st;
-  *p = (struct process){.facts = {.cpu_s = -1,
-                                  .started_wall_s = started_wall_s,
-                                  .resident_bytes = -1,
-                                  .virtual_bytes = -1,
-                                  .open_fds = -1,
-                                  .max_fds = -1}};
   long long pages, resident;
   FILE *in = fopen("/proc/self/statm", "re");
   if (in && fscanf(in, "%lld %lld", &pages, &resident) == 2) {
-    p->facts.virtual_bytes = pages * sysconf(_SC_PAGESIZE);
-    p->facts.resident_bytes = resident * sysconf(_SC_PAGESIZE);
+    f.virtual_bytes = pages * sysconf(_SC_PAGESIZE);
+    f.resident_bytes = resident * sysconf(_SC_PAGESIZE);
   }
   if (in) fclose(in);
-  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0)
-    p->facts.cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    p->facts.max_fds = (int64_t)limit.rlim_cur;
-  if (stat("/proc/self/fd", &st) == 0 && st.st_size > 0)
-    p->facts.open_fds = st.st_size;
-  else
-    process_begin_counting(p);
-}
-
-bool process_more(struct process *p) {
-  if (!p->fds) return false;
-  for (int i = 0; i < FDS_AT_ONCE; i++) {
-    const struct dirent *entry = readdir(p->fds);
-    if (!entry) {
-      p->facts.open_fds--; /* the one that lists them */
-      process_finish(p);
-      return false;
-    }
-    if (entry->d_name[0] != '.') p->facts.open_fds++;
-  }
-  return true;
-}
-
-void process_finish(struct process *p) {
-  if (p->fds) closedir(p->fds);
-  p->fds = NULL;
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0) f.cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) f.max_fds = (int64_t)limit.rlim_cur;
+  f.open_fds = stat("/proc/self/fd", &st) == 0 && st.st_size > 0 ? st.st_size : process_count_fds();
+  return f;
 }
 
 struct document {
@@ -84,8 +63,7 @@ struct document {
   int64_t owner;  /* of the query: whose; -1: anybody's */
   bool head;      /* HEAD: without a body */
   struct http_answer answer;
-  struct process process; /* /metrics: */
-  struct metrics_walk *walk;
+  double started_wall_s;
   struct core_status *status; /* /status: */
 };
 
@@ -113,9 +91,9 @@ static bool more_status(void *source, struct buf *body) {
 
 static bool more_metrics(void *source, struct buf *body) {
   struct document *d = source;
-  if (process_more(&d->process)) return true;
-  if (!d->walk) d->walk = metrics_begin(d->uid, &d->process.facts);
-  return metrics_more(d->walk, d->core, server_now_ms(), METRICS_PIECE, body);
+  struct process_facts facts = process_facts(d->started_wall_s);
+  metrics_put(d->core, d->uid, &facts, server_now_ms(), body);
+  return false;
 }
 
 static void put_head(void *source, struct buf *head, struct buf *body) {
@@ -126,8 +104,6 @@ static void put_head(void *source, struct buf *head, struct buf *body) {
 
 static void destroy(void *source) {
   struct document *d = source;
-  process_finish(&d->process);
-  metrics_end(d->walk);
   core_status_end(d->status, d->core);
   buf_finish(&d->job);
   free(d);
@@ -156,14 +132,14 @@ void documents_open(struct documents *all, const struct http_request *r, enum ht
     return;
   }
   struct document *d = xcalloc(1, sizeof(*d));
-  *d = (struct document){.core = all->core, .uid = uid, .head = r->head, .answer = *a};
+  *d = (struct document){
+      .core = all->core, .uid = uid, .head = r->head, .answer = *a, .started_wall_s = all->started_wall_s};
   if (resource == HTTP_STATUS) {
     struct buf owner = BUF_INIT;
     if (!http_query(r, "job", &d->job)) buf_clear(&d->job);
     d->owner = http_query(r, "uid", &owner) ? strtoll(buf_text(&owner), NULL, 10) : -1;
     buf_finish(&owner);
   }
-  if (resource == HTTP_METRICS) process_begin(&d->process, all->started_wall_s);
   *out = (struct answer_document){
       .uid = uid, .source = d, .more = makers[resource], .put_head = put_head, .destroy = destroy};
 }

@@ -4,7 +4,6 @@
 
 /* The documents that are served over HTTP to users who are known: /status, /metrics, the live page, and its table. */
 
-#include <dirent.h>
 #include "common/siphash.h"
 #include "daemon/core/core.h"
 #include "daemon/core/metrics.h"
@@ -24,19 +23,9 @@ void documents_init(struct documents *all, struct core *core, uint64_t seed);
 void documents_open(struct documents *all, const struct http_request *r, enum http_resource resource, int64_t uid,
                     struct http_answer *a, struct answer_document *out);
 
-/* The facts of this process, for /metrics. */
-struct process {
-  struct process_facts facts; /* when process_more has returned false */
-  DIR *fds;
-};
-
-/* started_wall_s: when the daemon started, in seconds since 1970. */
-void process_begin(struct process *p, double started_wall_s);
-/* Counts open descriptors, some at a time: kernels before 6.2 only list them. False: they are counted. */
-bool process_more(struct process *p);
-void process_finish(struct process *p);
-
-/* For tests: as if the kernel did not know their number. */
-void process_begin_counting(struct process *p);
+/* The facts of this process, for /metrics. started_wall_s: when the daemon started, in seconds since 1970. */
+struct process_facts process_facts(double started_wall_s);
+/* The open descriptors, counted one by one: kernels before 6.2 only list them. -1: unknown. */
+int64_t process_count_fds(void);
 
 #endif

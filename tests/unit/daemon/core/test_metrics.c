@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/metrics.c: the text that Prometheus reads; whose jobs are in it; and pieces, between which everything changes. */
+/* core/metrics.c: the text that Prometheus reads, and whose jobs are in it. */
 
 #include "daemon/core/metrics.h"
 
@@ -11,7 +11,7 @@
 #include "tests/rig/core.h"
 #include "tests/rig/unit.h"
 
-enum { ROOT = 0, ADA = 1000, EVE = 1001, ALL_AT_ONCE = 1 << 30 };
+enum { ROOT = 0, ADA = 1000, EVE = 1001 };
 
 static const struct process_facts process = {
     .cpu_s = 1.25, .started_wall_s = 1.7e9, .resident_bytes = 4096, .virtual_bytes = -1, .open_fds = 7, .max_fds = 9};
@@ -32,12 +32,9 @@ static int close_rig(void **state) {
 
 #define METRICS_TEST(name) UNIT_TEST_WITH(name, open_rig, close_rig)
 
-static const char *scrape(int64_t uid, size_t budget) {
-  struct metrics_walk *w = metrics_begin(uid, &process);
+static void scrape(int64_t uid) {
   buf_clear(&text);
-  while (metrics_more(w, rig.core, rig.now_ms, budget, &text)) continue;
-  metrics_end(w);
-  return buf_text(&text);
+  metrics_put(rig.core, uid, &process, rig.now_ms, &text);
 }
 
 static bool has(const char *part) {
@@ -110,7 +107,7 @@ METRICS_TEST(test_a_job) {
   node_progress(&rig, &n[0], 7);
   node_progress(&rig, &n[1], 5);
   rig_live(&rig, 2000);
-  scrape(ROOT, ALL_AT_ONCE);
+  scrape(ROOT);
   check_format();
   char info[256];
   snprintf(info, sizeof info,
@@ -139,13 +136,13 @@ METRICS_TEST(test_a_failure) {
   nodes_started(&rig, n, 2);
   rig_live(&rig, 40000);
   node_exited(&rig, &n[0], 3, 1500); /* it happened before, and it takes 700 ms to stop */
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("state=\"stopping\"} 1\n");
   expect("rdzv_nodes{job=\"train\",uid=\"1000\",state=\"stopping\"} 2\n");
   rig_run(&rig, 700);
   nodes_stopped(&rig, n, 2);
   nodes_started(&rig, n, 2);
-  scrape(ROOT, ALL_AT_ONCE);
+  scrape(ROOT);
   check_format();
   expect("rdzv_failures_total{job=\"train\",uid=\"1000\",cause=\"worker-exit\"} 1\n");
   expect("rdzv_restarts_total{job=\"train\",uid=\"1000\"} 1\n");
@@ -161,16 +158,16 @@ METRICS_TEST(test_a_failure) {
 METRICS_TEST(test_who_sees_what) {
   struct node n[4];
   open_two(n);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("uid=\"1000\"");
   expect_not("uid=\"1001\"");
   expect_not("rdzv_recovery_seconds");
   expect("process_open_fds 7\n");
-  scrape(4711, ALL_AT_ONCE);
+  scrape(4711);
   expect_not("uid=");
-  scrape(-1, ALL_AT_ONCE);
+  scrape(-1);
   expect_not("uid=");
-  scrape(ROOT, ALL_AT_ONCE);
+  scrape(ROOT);
   expect("uid=\"1000\"");
   expect("uid=\"1001\"");
   expect("rdzv_recovery_seconds_count");
@@ -185,18 +182,18 @@ METRICS_TEST(test_states_of_nodes) {
     n[i].expected_nodes = 3;
   }
   node_join(&rig, &n[0]);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("rdzv_nodes{job=\"train\",uid=\"1000\",state=\"missing\"} 2\n"
          "rdzv_nodes{job=\"train\",uid=\"1000\",state=\"waiting\"} 1\n#");
   nodes_join(&rig, &n[1], 2);
   node_started(&rig, &n[0]);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("rdzv_nodes{job=\"train\",uid=\"1000\",state=\"starting\"} 2\n"
          "rdzv_nodes{job=\"train\",uid=\"1000\",state=\"running\"} 1\n#");
   nodes_started(&rig, n, 3);
   node_finished(&rig, &n[1]);
   node_drop(&rig, &n[2]);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("rdzv_nodes{job=\"train\",uid=\"1000\",state=\"running\"} 1\n"
          "rdzv_nodes{job=\"train\",uid=\"1000\",state=\"finished\"} 1\n"
          "rdzv_nodes{job=\"train\",uid=\"1000\",state=\"away\"} 1\n#");
@@ -207,7 +204,7 @@ METRICS_TEST(test_names_are_escaped) {
   rig.settings.min_nodes = rig.settings.max_nodes = 1;
   node_of(&n, 0, "a\"b\\c\nd} 1\xc3\xa4", ADA);
   node_join(&rig, &n);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("{job=\"a\\\"b\\\\c\\nd} 1\xc3\xa4\",uid=\"1000\"} ");
 }
 
@@ -218,17 +215,17 @@ METRICS_TEST(test_a_job_that_has_ended) {
   nodes_join(&rig, n, 2);
   nodes_started(&rig, n, 2);
   nodes_finished(&rig, n, 2);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("state=\"ending\"} 1\n");
   expect("rdzv_nodes{job=\"train\",uid=\"1000\",state=\"ending\"} 2\n");
   nodes_end_ack(&rig, n, 2);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   expect("state=\"ended\"} 1\n");
   expect_not("rdzv_nodes{");
   rig_run(&rig, 1000);
   for (int i = 0; i < 2; i++) node_of(&again[i], i + 2, "train", ADA);
   nodes_join(&rig, again, 2);
-  scrape(ADA, ALL_AT_ONCE);
+  scrape(ADA);
   check_format();
   expect("state=\"starting\"} 1\n");
   expect_not("state=\"ended\"");
@@ -246,7 +243,7 @@ METRICS_TEST(test_no_counter_goes_back) {
   for (int step = 1; step <= 100; step++) {
     rig_live(&rig, 1000);
     for (int i = 0; i < 2; i++) node_progress(&rig, &n[i], step);
-    scrape(ADA, ALL_AT_ONCE);
+    scrape(ADA);
     assert_true(value_of(series) >= before);
     before = value_of(series);
   }
@@ -257,64 +254,11 @@ METRICS_TEST(test_no_counter_goes_back) {
   for (int step = 41; step <= 200; step++) { /* 60 steps are done again */
     rig_live(&rig, 1000);
     for (int i = 0; i < 2; i++) node_progress(&rig, &n[i], step);
-    scrape(ADA, ALL_AT_ONCE);
+    scrape(ADA);
     if (step < 95) assert_true(value_of(series) == before);
     assert_true(value_of(series) >= before);
     before = value_of(series);
   }
   assert_true(value_of(lost) > 55 && value_of(lost) < 65);
   assert_true(before > 190 && before < 205); /* made up for: 200 steps of a second each */
-}
-
-METRICS_TEST(test_pieces_are_the_whole) {
-  struct node n[4];
-  open_two(n);
-  node_progress(&rig, &n[0], 7);
-  scrape(ROOT, ALL_AT_ONCE);
-  char *whole = xstrdup(buf_text(&text));
-  for (size_t budget = 1; budget < 40; budget++) assert_string_equal(scrape(ROOT, budget), whole);
-  free(whole);
-}
-
-/* Between any two pieces: a node is lost, a job ends and is forgotten, another one comes. */
-METRICS_TEST(test_everything_changes) {
-  for (int at = 0, last = 0; at <= last; at++) {
-    struct node n[6], late;
-    rig_close(&rig);
-    rig_open(&rig, 1);
-    for (int i = 0; i < 6; i++) node_of(&n[i], i, i < 2 ? "a" : i < 4 ? "b" : "c", ADA);
-    nodes_join(&rig, n, 6);
-    nodes_started(&rig, n, 6);
-    struct metrics_walk *w = metrics_begin(ROOT, &process);
-    buf_clear(&text);
-    int pieces = 0;
-    while (metrics_more(w, rig.core, rig.now_ms, 1, &text)) {
-      if (pieces++ != at) continue;
-      node_drop(&rig, &n[0]);
-      nodes_finished(&rig, &n[2], 2);
-      nodes_end_ack(&rig, &n[2], 2);
-      rig_run(&rig, 601 * 1000); /* all are lost, and b is forgotten */
-      node_of(&late, 7, "d", ADA);
-      node_join(&rig, &late);
-    }
-    metrics_end(w);
-    if (at == 0) last = pieces - 1;
-    assert_true(pieces > 30 || at > 0);
-    check_format();
-    expect("job=\"a\"");
-    expect("job=\"c\"");
-    if (at > 20) expect("job=\"b\""); /* a row is a copy */
-    if (at > 20) expect_not("job=\"d\"");
-  }
-}
-
-METRICS_TEST(test_a_walk_that_is_given_up) {
-  struct node n[4];
-  open_two(n);
-  for (int pieces = 0; pieces < 20; pieces++) {
-    struct metrics_walk *w = metrics_begin(ROOT, &process);
-    for (int i = 0; i < pieces; i++) metrics_more(w, rig.core, rig.now_ms, 1, &text);
-    metrics_end(w);
-  }
-  metrics_end(NULL);
 }

@@ -324,12 +324,9 @@ static void answer(struct rig *r, const char *of) {
   struct pieces metrics = {.n = 0}, status = {.n = 0};
   struct buf text = BUF_INIT;
   char what[64];
-  struct metrics_walk *w = metrics_begin(0, &process);
-  for (bool more = true; more; end_piece(&metrics)) {
-    begin_piece(&metrics);
-    more = metrics_more(w, r->core, r->now_ms, METRICS_PIECE, &text);
-  }
-  metrics_end(w);
+  begin_piece(&metrics);
+  metrics_put(r->core, 0, &process, r->now_ms, &text);
+  end_piece(&metrics);
   snprintf(what, sizeof what, "metrics of %s", of);
   show_pieces(what, &metrics, 50);
   buf_clear(&text);
