@@ -2,7 +2,7 @@
 #ifndef DAEMON_CLAIM_ETCD_H
 #define DAEMON_CLAIM_ETCD_H
 
-/* Claims in an etcd cluster, over HTTP. Every call blocks until its deadline at most. One thread uses one client. */
+/* Claims in an etcd cluster, over HTTP. Every call blocks until its deadline at most. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,21 +13,16 @@
 
 enum {
   ETCD_TRY_MS = 5000,  /* how long one request to one member may take */
-  ETCD_NEXT_MS = 2000, /* after this without an answer the next member is asked as well */
   ETCD_PAUSE_MS = 250, /* after all members have failed */
   ETCD_CYCLES_MAX = 2, /* so often every member may fail */
 };
 
-struct etcd;
-
-/* Once, before any thread. -ENOSYS: rdzv was built without libcurl. */
+/* Once. -ENOSYS: rdzv was built without libcurl. */
 int etcd_init(struct err *e);
-struct etcd *etcd_create(const struct claim_place *place); /* which outlives it */
-void etcd_destroy(struct etcd *c);                         /* NULL is fine */
-
 /* As folder_create or (run) folder_claim_run, and folder_end, until deadline_ms on the clock of monotonic_ms. */
-enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,
-                             struct buf *text);
-int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e);
+enum claim_answer etcd_claim(const struct claim_place *place, bool run, const char *name, const char *content,
+                             uint64_t deadline_ms, struct buf *text);
+int etcd_end(const struct claim_place *place, const char *prefix, const char *content, uint64_t deadline_ms,
+             struct err *e);
 
 #endif

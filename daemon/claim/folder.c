@@ -37,7 +37,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +58,7 @@ enum {
 
 struct folder {
   char *path;
-  atomic_bool made; /* it was there once: one that is gone later is not made again, since its claims are gone too */
+  bool made; /* it was there once */
 };
 
 /* The folder while a call uses it. */
@@ -440,12 +439,22 @@ static bool may_pass(const struct folder *f, int rc) {
   }
 }
 
-int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e) {
+struct folder *folder_at(const char *path, bool made) {
   struct folder *f = xcalloc(1, sizeof *f);
-  struct open_folder at = {.fd = -1};
   size_t len = strlen(path);
   while (len > 1 && path[len - 1] == '/') len--; /* a link with a slash behind it would be followed */
   f->path = xstrndup(path, len);
+  f->made = made;
+  return f;
+}
+
+bool folder_is_made(const struct folder *f) {
+  return f->made;
+}
+
+int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e) {
+  struct folder *f = folder_at(path, false);
+  struct open_folder at = {.fd = -1};
   int rc = enter(f, &at, e);
   if (rc == 0) {
     const char *local = local_file_system(at.fd);

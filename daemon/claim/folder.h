@@ -2,8 +2,7 @@
 #ifndef DAEMON_CLAIM_FOLDER_H
 #define DAEMON_CLAIM_FOLDER_H
 
-/* Claims as files in a folder that all daemons share (--claim DIR). Every call blocks, as long as the file server does.
- * The calls may be made by several threads at once. */
+/* Claims as files in a folder that all daemons share (--claim DIR). Every call blocks, as long as the file server does. */
 
 #include "common/buf.h"
 #include "common/err.h"
@@ -20,6 +19,10 @@ enum {
  * system has hard links. Appends a sentence to `warning` if other machines cannot see this folder, or if it cannot be
  * used now but may be later: read-only, full, or its file server is away. */
 int folder_open(const char *path, struct folder **out, struct buf *warning, struct err *e);
+/* The same without the checks. made: it was there once. One that is gone later is not made again, since its claims are
+ * gone too. */
+struct folder *folder_at(const char *path, bool made);
+bool folder_is_made(const struct folder *f);
 void folder_close(struct folder *f); /* NULL is fine */
 
 /* Creates the claim, unless it exists or its prefix has ended. CLAIM_TAKEN: text is what is there, of the end if there is one.

@@ -10,17 +10,12 @@ int etcd_init(struct err *e) {
                  "this rdzv was built without libcurl, which etcd:// needs; name a folder, or build it with libcurl");
 }
 
-struct etcd *etcd_create(const struct claim_place *place) {
+enum claim_answer etcd_claim(const struct claim_place *place, bool run, const char *name, const char *content,
+                             uint64_t deadline_ms, struct buf *text) {
   abort();
 }
 
-void etcd_destroy(struct etcd *c) {}
-
-enum claim_answer etcd_claim(struct etcd *c, bool run, const char *name, const char *content, uint64_t deadline_ms,
-                             struct buf *text) {
-  abort();
-}
-
-int etcd_end(struct etcd *c, const char *prefix, const char *content, uint64_t deadline_ms, struct err *e) {
+int etcd_end(const struct claim_place *place, const char *prefix, const char *content, uint64_t deadline_ms,
+             struct err *e) {
   abort();
 }

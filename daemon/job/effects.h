@@ -35,6 +35,8 @@ enum claim_answer {
   CLAIM_TAKEN,  /* another daemon has created it */
   CLAIM_FAILED, /* not known: a file server or etcd that does not answer */
 };
+/* By the answer: the first line of what rdzv-claim says. */
+#define CLAIM_ANSWER_WORDS "won", "taken", "failed"
 enum {
   CLAIM_NAME_MAX = 512,
   CLAIM_CONTENT_MAX = 65536,

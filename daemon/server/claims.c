@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests on their way to rdzv-claim, and its answers.
+/* Claims, and the processes that make them.
  *
- *   claims_add -> order, a line to the helper's stdin -> its answer -> fn
- *                                                    '-> it dies, or does not answer in time -> fn: CLAIM_FAILED
+ *   claims_add -> order -> one of CLAIMS_AT_ONCE places: rdzv-claim, the content on its stdin -> its answer -> fn
+ *                                                      '-> it dies, or does not answer in time -> fn: CLAIM_FAILED
  *
- * The helper answers each request before its deadline unless it hangs in the kernel, is stopped, or lies. Then it is
- * killed, and all that it was asked has failed, which means: not known. The next request starts another one.
+ * A claim comes with each round of a job, so the time of a process does not matter, and one that hangs in the kernel holds
+ * nothing but its own claim. A failed claim means: not known.
  *
- * A failed order is answered by claims_expire, never inside a call of the server: its deadline is in the past then. */
+ * An order that failed before it had a process is answered by claims_expire, never inside a call of the server: its
+ * deadline is in the past then. */
 
 #include "daemon/server/claims.h"
 
@@ -20,14 +21,16 @@
 #include "common/system/clock.h"
 #include "common/system/helper.h"
 #include "common/system/log.h"
-#include "daemon/claim/line.h"
 
 struct order {
   struct order *next;
-  uint64_t number; /* as the helper knows it */
+  struct claims *of;
+  struct helper *helper; /* NULL: it waits for a place */
+  const char *verb;
+  char *name;
+  struct buf content;
   uint64_t serial; /* as the core knows it */
   uint64_t deadline_ms;
-  size_t size;
   char *failed; /* why; its answer is due */
   bool ends;
 };
@@ -35,146 +38,154 @@ struct order {
 struct claims {
   uv_loop_t *loop;
   char *where;
-  struct helper *helper; /* NULL: none runs */
-  char *last_words;      /* of this helper: it is not ready and will exit; why */
-  bool ready;            /* this helper */
-  uint64_t started_ms, numbers;
-  struct order *first, **last; /* in the order of their deadlines, but for those that failed */
-  size_t n, n_failed, bytes;
-  struct err trouble; /* why there is no helper */
+  bool made;                   /* the place was there once */
+  struct order *first, **last; /* in the order of their deadlines */
+  size_t n, n_failed, running, bytes;
+  struct err checked; /* why the place cannot be used */
+  bool check_is_over;
   bool closed;
   claims_fn fn;
   void *ctx;
 };
 
-/* Orders. ---------------------------------------------------------------------------------------------------------- */
-
-static struct order *take_order(struct claims *c, struct order **at) {
-  struct order *o = *at;
-  *at = o->next;
-  if (c->last == &o->next) c->last = at;
-  c->n--;
-  c->n_failed -= o->failed != NULL;
-  c->bytes -= o->size;
-  return o;
-}
-
-static void fail_order(struct claims *c, struct order *o, const char *why) {
-  if (o->failed) return;
-  o->failed = xstrdup(why);
-  c->n_failed++;
-}
-
 static void free_order(struct order *o) {
+  struct claims *c = o->of;
+  struct order **at = &c->first;
+  while (*at && *at != o) at = &(*at)->next;
+  if (*at) {
+    *at = o->next;
+    if (c->last == &o->next) c->last = at;
+    c->n--;
+    c->n_failed -= o->failed != NULL;
+    c->bytes -= o->content.len;
+  }
+  c->running -= o->helper != NULL;
+  helper_destroy(o->helper);
+  buf_finish(&o->content);
   free(o->failed);
+  free(o->name);
   free(o);
 }
 
 /* Calls fn, which may add orders. */
-static void finish_order(struct claims *c, struct order *o, enum claim_answer answer, const char *text) {
+static void finish_order(struct order *o, enum claim_answer answer, const char *text) {
+  struct claims *c = o->of;
   if (o->ends && answer != CLAIM_WON)
     log_warn("claim: the claims of a job that ended remain: %s", text);
   else if (!o->ends && !c->closed)
     c->fn(c->ctx, o->serial, answer, text);
-  free_order(o);
 }
 
-/* The helper. ------------------------------------------------------------------------------------------------------ */
+/* A process. ------------------------------------------------------------------------------------------------------- */
 
-/* What it was asked has failed; a new one starts with the next request. */
-static void lose_helper(struct claims *c, const struct err *why) {
-  helper_destroy(c->helper);
-  c->helper = NULL;
-  c->trouble = *why;
-  for (struct order *o = c->first; o; o = o->next) fail_order(c, o, why->text);
-}
-
-static void on_helper_end(void *ctx, const struct helper_end *end) {
-  struct claims *c = ctx;
-  struct err why = ERR_INIT;
-  helper_explain_end(c->helper, end, &why);
-  if (c->last_words) err_set(&why, -EIO, "%s", c->last_words);
-  if (end->status == EXIT_CODE_USAGE) why.code = -EINVAL;
-  if (c->ready && !c->closed) log_warn("claim: %s", why.text);
-  lose_helper(c, &why);
-}
-
-static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
-  struct claims *c = ctx;
-  struct err e = ERR_INIT;
-  struct claim_reply r;
-  if (len > CLAIM_LINE_MAX) {
-    err_set(&e, -EMSGSIZE, "a line has more than %d bytes", CLAIM_LINE_MAX);
-  } else if (claim_read_reply(line, len, &r, &e) == 0) {
-    struct order **at = &c->first;
-    while (*at && (*at)->number != r.serial) at = &(*at)->next;
-    if (r.serial == CLAIM_READY_SERIAL) { /* its first answer */
-      c->ready = r.answer == CLAIM_WON;
-      if (!c->ready && !c->last_words)
-        c->last_words = xstrdup(r.text);
-      else if (*r.text)
-        log_warn("claim: %s", r.text);
-    } else if (*at && !(*at)->failed) {
-      finish_order(c, take_order(c, at), r.answer, r.text);
-    }
-    claim_reply_finish(&r);
-    return;
+/* What it has said; *text: the lines behind the first one. CLAIM_FAILED with a sentence in *e: nothing that counts. */
+static enum claim_answer read_answer(const struct order *o, const struct helper_end *end, uint32_t ms,
+                                     const char **text, struct err *e) {
+  static const char *const words[] = {CLAIM_ANSWER_WORDS};
+  const struct claims *c = o->of;
+  const char *said = buf_text(helper_text(o->helper, HELPER_OUT));
+  size_t n = strcspn(said, "\n");
+  if (end->late) {
+    err_set(e, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, ms / 1000.0);
+    log_warn("claim: %s; killed rdzv-claim (pid %d)", e->text, (int)helper_pid(o->helper));
+    return CLAIM_FAILED;
   }
-  err_wrap(&e, "what rdzv-claim (pid %d) answered cannot be read", (int)helper_pid(c->helper));
-  log_error("claim: %s", e.text);
-  lose_helper(c, &e);
+  for (int a = 0; said[n] && a <= CLAIM_FAILED; a++) {
+    if (n != strlen(words[a]) || strncmp(said, words[a], n) != 0) continue;
+    *text = said + n + 1;
+    if (end->status == EXIT_CODE_USAGE || end->status == EXIT_CODE_SYSTEM)
+      err_set(e, end->status == EXIT_CODE_USAGE ? -EINVAL : -EIO, "%s", *text);
+    return (enum claim_answer)a;
+  }
+  if (end->status || end->signo)
+    helper_explain_end(o->helper, end, e);
+  else
+    err_set(e, -EBADMSG, "rdzv-claim (pid %d) gave no answer", (int)helper_pid(o->helper));
+  log_warn("claim: %s", e->text);
+  return CLAIM_FAILED;
 }
 
-static int start_helper(struct claims *c, struct err *e) {
-  char name[] = "rdzv-claim", *argv[] = {name, c->where, NULL};
-  const struct helper_options o = {
+static void start_orders(struct claims *c);
+
+static void on_claim_end(void *ctx, const struct helper_end *end) {
+  struct order *o = ctx;
+  struct claims *c = o->of;
+  struct err e = ERR_INIT;
+  const char *text = NULL;
+  enum claim_answer a = read_answer(o, end, JOB_CLAIM_MS, &text, &e);
+  c->made = c->made || (text && a != CLAIM_FAILED);
+  finish_order(o, a, text ? text : e.text);
+  free_order(o);
+  start_orders(c);
+}
+
+static int start(struct order *o, uint32_t ms, void (*on_end)(void *ctx, const struct helper_end *end), struct err *e) {
+  struct claims *c = o->of;
+  char name[] = "rdzv-claim", made[] = "made";
+  char *argv[] = {name, c->where, (char *)(uintptr_t)o->verb, o->name, o->name && !c->made ? made : NULL, NULL};
+  const struct helper_options options = {
       .loop = c->loop,
       .built = "claim/",
       .argv = argv,
       .input = true,
+      .deadline_ms = ms ? ms : 1,
       /* no stderr: one that hangs must not hold what reads our log */
-      .output = {{.line_max = CLAIM_LINE_MAX + 1, .whole = true}},
-      .on_line = on_line,
-      .on_end = on_helper_end,
-      .ctx = c,
+      .output = {{.text_max = CLAIM_CONTENT_MAX + 64}},
+      .on_end = on_end,
+      .ctx = o,
   };
-  c->started_ms = boot_ms();
-  c->ready = false;
-  free(c->last_words);
-  c->last_words = NULL;
-  int rc = helper_start(&o, &c->helper, e);
-  if (rc == 0) log_debug("claim: rdzv-claim started pid=%d", (int)helper_pid(c->helper));
-  return rc;
+  int rc = helper_start(&options, &o->helper, e);
+  if (rc) return rc;
+  c->running++;
+  struct buf content = BUF_INIT;
+  buf_append(&content, o->content.data, o->content.len);
+  helper_send(o->helper, &content);
+  helper_end_input(o->helper);
+  return 0;
 }
 
-/* Requests. -------------------------------------------------------------------------------------------------------- */
+static void fail_order(struct order *o, const char *why) {
+  o->failed = xstrdup(why);
+  o->of->n_failed++;
+}
+
+static void start_orders(struct claims *c) {
+  uint64_t now_ms = boot_ms();
+  for (struct order *o = c->first; o && c->running < CLAIMS_AT_ONCE; o = o->next) {
+    struct err e = ERR_INIT;
+    if (o->helper || o->failed || (c->closed && !o->ends)) continue;
+    uint32_t ms = o->deadline_ms > now_ms ? (uint32_t)(o->deadline_ms - now_ms) : 0;
+    if (start(o, ms, on_claim_end, &e)) fail_order(o, e.text);
+  }
+}
+
+/* Orders. ---------------------------------------------------------------------------------------------------------- */
+
+static struct order *new_order(struct claims *c, const char *verb, const char *name) {
+  struct order *o = xcalloc(1, sizeof *o);
+  *o = (struct order){.of = c, .verb = verb, .name = name ? xstrdup(name) : NULL};
+  return o;
+}
 
 static void add_order(struct claims *c, uint64_t serial, bool ends, const char *name, const struct bytes *content) {
+  size_t n = strlen(name);
+  bool run = n && name[n - 1] == '/';
+  struct order *o = new_order(c, ends ? "end" : run ? "run" : "create", name);
   struct err e = ERR_INIT;
-  struct buf text = BUF_INIT;
-  struct order *o = xcalloc(1, sizeof *o);
-  *o = (struct order){.number = ++c->numbers, .serial = serial, .ends = ends, .deadline_ms = boot_ms() + JOB_CLAIM_MS};
+  o->ends = ends;
+  o->serial = serial;
+  o->deadline_ms = boot_ms() + JOB_CLAIM_MS;
   *c->last = o;
   c->last = &o->next;
-  c->n++;
-  bool crowded = c->n > CLAIMS_MAX || c->bytes > CLAIMS_BYTES_MAX;
-  if (crowded) {
+  if (++c->n > CLAIMS_MAX || c->bytes > CLAIMS_BYTES_MAX)
     err_set(&e, -EBUSY, "too many claims wait for %s", c->where);
-  } else if (!c->helper) {
-    if (boot_ms() - c->started_ms < CLAIMS_AGAIN_MS)
-      e = c->trouble;
-    else
-      start_helper(c, &e);
-    if (!c->helper) c->trouble = e;
-  }
-  if (!crowded && c->helper &&
-      claim_put_request(&text, o->number, o->ends, name, content->data, content->len, &e) == 0) {
-    o->size = text.len;
-    c->bytes += text.len;
-    helper_send(c->helper, &text);
-  }
-  if (e.code) fail_order(c, o, e.text);
-  buf_finish(&text);
+  else if (content->len > CLAIM_CONTENT_MAX)
+    err_set(&e, -EINVAL, "a claim has at most %d bytes of content", CLAIM_CONTENT_MAX);
+  else
+    buf_append(&o->content, content->data, content->len);
+  c->bytes += o->content.len;
+  if (e.code) fail_order(o, e.text);
+  start_orders(c);
 }
 
 void claims_add(struct claims *c, uint64_t serial, const char *name, const struct bytes *content) {
@@ -185,26 +196,37 @@ void claims_end(struct claims *c, const char *prefix, const struct bytes *conten
   add_order(c, 0, true, prefix, content);
 }
 
+/* Those that have a process have its deadline. */
 uint64_t claims_deadline(const struct claims *c) {
-  return c->n_failed ? 0 : c->first ? c->first->deadline_ms : UINT64_MAX;
+  if (c->n_failed) return 0;
+  for (const struct order *o = c->first; o; o = o->next)
+    if (!o->helper) return o->deadline_ms;
+  return UINT64_MAX;
 }
 
-/* Those that fn adds meanwhile wait for the next call. */
+/* Those that fn adds meanwhile have a later deadline, or wait for the next call. */
 void claims_expire(struct claims *c, uint64_t now_ms) {
-  uint64_t last = c->numbers;
-  struct err why = ERR_INIT;
-  if (!c->n_failed && c->helper && now_ms >= claims_deadline(c)) {
-    err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, JOB_CLAIM_MS / 1000.0);
-    log_warn("claim: %s; killed rdzv-claim (pid %d)", why.text, (int)helper_pid(c->helper));
-    lose_helper(c, &why);
-  }
-  for (struct order **at = &c->first; *at && (*at)->number <= last;) {
-    if (!(*at)->failed) {
-      at = &(*at)->next;
+  struct order *due = NULL, **last = &due;
+  for (struct order **at = &c->first, *o; (o = *at);) {
+    if (o->helper || (!o->failed && now_ms < o->deadline_ms)) {
+      at = &o->next;
       continue;
     }
-    struct order *o = take_order(c, at);
-    finish_order(c, o, CLAIM_FAILED, o->failed);
+    if (!o->failed) fail_order(o, "too many claims wait for their turn");
+    *at = o->next;
+    if (c->last == &o->next) c->last = at;
+    c->n--;
+    c->n_failed--;
+    c->bytes -= o->content.len;
+    o->next = NULL;
+    *last = o;
+    last = &o->next;
+  }
+  for (struct order *o; (o = due);) {
+    due = o->next;
+    finish_order(o, CLAIM_FAILED, o->failed);
+    o->next = NULL;
+    free_order(o);
   }
 }
 
@@ -215,34 +237,19 @@ void claims_answer_to(struct claims *c, claims_fn fn, void *ctx) {
   c->ctx = ctx;
 }
 
-static void on_start_timer(uv_timer_t *timer) {
-  *(bool *)timer->data = true;
-}
-
-static void on_timer_closed(uv_handle_t *handle) {
-  free(handle);
-}
-
-/* Until it is ready, or has exited. One that hangs is waited for by jobs, as later: its file server may be away. */
-static int wait_for_helper(struct claims *c, struct err *e) {
-  uv_timer_t *timer = xcalloc(1, sizeof *timer);
-  bool late = false;
-  uv_timer_init(c->loop, timer);
-  timer->data = &late;
-  uv_timer_start(timer, on_start_timer, CLAIMS_START_MS, 0);
-  while (c->helper && !c->ready && !late) uv_run(c->loop, UV_RUN_ONCE);
-  uv_close((uv_handle_t *)timer, on_timer_closed);
-  if (c->helper && c->ready) return 0;
-  if (c->helper) {
-    struct err why = ERR_INIT;
-    err_set(&why, -ETIMEDOUT, "%.300s did not answer within %g s", c->where, CLAIMS_START_MS / 1000.0);
-    log_warn("claim: %s; killed rdzv-claim (pid %d), jobs wait until that has changed", why.text,
-             (int)helper_pid(c->helper));
-    lose_helper(c, &why);
-    return 0;
+/* A place that hangs is waited for by jobs, as later: its file server may be away. */
+static void on_check_end(void *ctx, const struct helper_end *end) {
+  struct order *o = ctx;
+  struct claims *c = o->of;
+  const char *text = NULL;
+  c->made = read_answer(o, end, CLAIMS_START_MS, &text, &c->checked) == CLAIM_WON;
+  if (end->late) {
+    log_warn("claim: jobs wait until that has changed");
+    c->checked = (struct err)ERR_INIT;
+  } else if (text && *text && !c->checked.code) {
+    log_warn("claim: %s", text);
   }
-  *e = c->trouble;
-  return e->code;
+  c->check_is_over = true;
 }
 
 int claims_create(uv_loop_t *loop, const char *where, struct claims **out, struct err *e) {
@@ -250,8 +257,11 @@ int claims_create(uv_loop_t *loop, const char *where, struct claims **out, struc
   c->loop = loop;
   c->where = xstrdup(where);
   c->last = &c->first;
-  int rc = start_helper(c, e);
-  if (rc == 0) rc = wait_for_helper(c, e);
+  struct order *check = new_order(c, "check", NULL);
+  int rc = start(check, CLAIMS_START_MS, on_check_end, e);
+  while (rc == 0 && !c->check_is_over) uv_run(c->loop, UV_RUN_ONCE);
+  free_order(check);
+  if (rc == 0 && c->checked.code) rc = (*e = c->checked).code;
   if (rc)
     claims_destroy(c);
   else
@@ -262,14 +272,16 @@ int claims_create(uv_loop_t *loop, const char *where, struct claims **out, struc
 void claims_close(struct claims *c) {
   if (!c || c->closed) return;
   c->closed = true;
-  if (c->helper) helper_end_input(c->helper);
+  for (struct order *o = c->first, *next; o; o = next) {
+    next = o->next;
+    if (!o->ends) free_order(o);
+  }
+  start_orders(c);
 }
 
 void claims_destroy(struct claims *c) {
   if (!c) return;
-  helper_destroy(c->helper);
-  while (c->first) free_order(take_order(c, &c->first));
-  free(c->last_words);
+  while (c->first) free_order(c->first);
   free(c->where);
   free(c);
 }

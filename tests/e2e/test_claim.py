@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import socket
@@ -24,48 +23,38 @@ ANSWER_S = 9  # within which a claim is answered
 
 
 class Claimer:
-    """An rdzv-claim in the test's hands."""
+    """Runs rdzv-claim for one place."""
 
-    def __init__(self, place, wrap=(), env=None):
-        self.process = subprocess.Popen([*wrap, HELPER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})})
-        self.serial = 0
-        self.answers, self.rest = {}, b""
-        self.ready = self.take(0, 15)
+    def __init__(self, place, env=None):
+        self.place, self.env, self.running = place, {**os.environ, **(env or {})}, []
 
-    def send(self, **request):
-        self.serial += 1
-        self.process.stdin.write(json.dumps({"serial": self.serial, **request}).encode() + b"\n")
-        self.process.stdin.flush()
-        return self.serial
+    def send(self, verb, name, content="x"):
+        p = subprocess.Popen([HELPER, self.place, verb, name, "new"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env)
+        self.running.append(p)
+        p.stdin.write(content.encode())
+        p.stdin.close()
+        p.stdin = None
+        return p
 
-    def take(self, serial, timeout=ANSWER_S + 1):
-        """The answer to that request, whatever else is answered before: (won|taken|failed, text)."""
-        deadline = time.monotonic() + timeout
-        while serial not in self.answers:
-            left = deadline - time.monotonic()
-            assert left > 0 and select.select([self.process.stdout], [], [], left)[0], f"no answer to {serial} in {timeout} s"
-            data = os.read(self.process.stdout.fileno(), 65536)
-            assert data, "rdzv-claim has ended"
-            *lines, self.rest = (self.rest + data).split(b"\n")
-            for line in lines:
-                a = json.loads(line)
-                assert a["serial"] not in self.answers, a
-                self.answers[a["serial"]] = a["answer"], a["text"]
-        return self.answers[serial]
+    def take(self, p, timeout=ANSWER_S + 3):
+        """(won|taken|failed, text)"""
+        word, _, text = p.communicate(timeout=timeout)[0].decode().partition("\n")
+        return word, text
 
     def claim(self, name, content="x"):
-        return self.take(self.send(create=name, content=content))
+        return self.take(self.send("create", name, content))
+
+    def run(self, prefix, content="x"):
+        return self.take(self.send("run", prefix, content))
 
     def end(self, prefix):
-        return self.take(self.send(end=prefix))
+        return self.take(self.send("end", prefix, "ended"))
 
     def close(self):
-        self.process.stdin.close()
-        try:
-            return self.process.wait(15)
-        finally:
-            self.process.kill()
-            self.process.stdout.close()
+        for p in self.running:
+            p.kill()
+            p.wait()
+            p.stdout.close()
 
 
 @pytest.fixture
@@ -124,7 +113,7 @@ def test_nothing_is_won_after_the_end(place, claimer, request):
 def test_one_run_of_a_job_at_a_time(place, claimer, request):
     a, b = claimer(place), claimer(place)
     job = f"1000/{request.node.callspec.id}-run"
-    run = lambda c, incarnation, content: c.take(c.send(run=f"{job}/{incarnation}/", content=content))
+    run = lambda c, incarnation, content: c.run(f"{job}/{incarnation}/", content)
     assert run(a, "i", "mine") == ("won", "") and run(b, "k", "theirs") == ("taken", "mine") and run(a, "i", "mine") == ("won", "")
     assert a.claim(f"{job}/i/1") == ("won", "") and a.end(f"{job}/i/") == ("won", "")
     assert run(a, "i", "mine") == ("taken", "ended") and run(b, "k", "theirs") == ("won", "") and run(a, "l", "x") == ("taken", "theirs")
@@ -135,8 +124,8 @@ def test_two_race_for_runs(place, claimer, request):
     job, running, won = f"1000/{request.node.callspec.id}-runs", [], [0, 0]
 
     def race(i, c):
-        for k in range(100):
-            if c.take(c.send(run=f"{job}/{i}-{k}/", content="x"))[0] == "won":
+        for k in range(15):
+            if c.run(f"{job}/{i}-{k}/")[0] == "won":
                 running.append(i)
                 assert running == [i]
                 won[i] += 1
@@ -154,7 +143,7 @@ def test_two_race_for_runs(place, claimer, request):
         t.start()
     for t in threads:
         t.join()
-    assert not errors and sum(won) > 20, (errors, won)
+    assert not errors and sum(won) > 3, (errors, won)
 
 
 @pytest.mark.parametrize("name, says", [("0", "has a slash"), ("0//1", "empty part"), ("0/ü", "printable ASCII"), ("0/1/", "does not end with a slash")])
@@ -164,7 +153,7 @@ def test_a_bad_name_is_refused(place, claimer, name, says):
 
 
 def test_two_race_for_claims(place, claimer, request):
-    n = 1000
+    n = 30
     racers = [claimer(place), claimer(place)]
     job = f"1000/{request.node.callspec.id}-race/i"
 
@@ -186,26 +175,15 @@ def test_two_race_for_claims(place, claimer, request):
 def test_the_race_against_the_end(place, claimer, request):
     """A claim that was won came before the end; behind the end none is won, and nothing but the end is left."""
     a, b = claimer(place), claimer(place)
-    for k in range(30):
+    for k in range(5):
         job = f"1000/{request.node.callspec.id}-late/{k}"
-        asked = [a.send(create=f"{job}/{r}", content="x") for r in range(8)]
+        asked = [a.send("create", f"{job}/{r}") for r in range(8)]
         assert b.end(f"{job}/") == ("won", "")
         got = [a.take(s) for s in asked]
         assert set(got) <= {("won", ""), ("taken", "ended")}, got
-        assert got == sorted(got, reverse=True), "a claim was won behind one that saw the end"
         assert a.claim(f"{job}/9") == ("taken", "ended")
         if isinstance(place, Path):
             assert [f.name for f in place.iterdir() if f.name.startswith(f"1000,{request.node.callspec.id}-late,{k},")] == [f"1000,{request.node.callspec.id}-late,{k},end"]
-
-
-def test_it_ends_with_its_stdin(place, claimer, request):
-    """What was asked is still ended; what was to be created behind the end of stdin is not needed any more."""
-    a, b = claimer(place), claimer(place)
-    job = f"1000/{request.node.callspec.id}-eof/i"
-    assert a.claim(f"{job}/1") == ("won", "")
-    a.send(end=f"{job}/")
-    assert a.close() == 0
-    assert b.claim(f"{job}/2") == ("taken", "ended")
 
 
 # etcd. ----------------------------------------------------------------------------------------------------------------
@@ -218,8 +196,9 @@ def test_members_die(three, claimer):
     assert c.claim("0/j/i/2") == ("won", "")
     leader = three.leader()
     leader.kill()
+    began = time.monotonic()
     answer, text = c.claim("0/j/i/3")
-    assert answer == "failed", text
+    assert answer == "failed" and time.monotonic() - began < ANSWER_S + 1
     assert all(m.at in text for m in three.members), text
     assert "Couldn't connect to server" in text, text
     three.restart(leader)
@@ -279,17 +258,11 @@ def test_the_leader_dies_or_changes(three, claimer):
         assert all(keys[f"rdzv/claims/0/j/i/{k}"] == f"racer {i}" for k in won[i])
 
 
-def test_a_member_that_hangs_costs_two_seconds(three, claimer):
+def test_a_member_that_hangs_costs_nothing(three, claimer):
     follower = next(m for m in three.members if m is not three.leader())
     c = claimer("etcd://" + ",".join(m.at for m in sorted(three.members, key=lambda m: m is not follower)))
     follower.stop()
-    began = time.monotonic()
     assert c.claim("0/j/i/1") == ("won", "")
-    first = time.monotonic() - began
-    assert first > 1.9
-    began = time.monotonic()
-    assert c.claim("0/j/i/2") == ("won", "")  # the one that answered is asked first
-    assert time.monotonic() - began < first
     follower.go_on()
 
 
@@ -357,9 +330,9 @@ def test_a_slow_etcd(proxy, claimer, request):
     c = claimer(proxy.place)
     proxy.delay = 1
     began = time.monotonic()
-    asked = [c.send(create=f"0/slow-{i}/i/1", content="x") for i in range(32)]
-    assert [c.take(s) for s in asked] == [("won", "")] * 32
-    assert 1 <= time.monotonic() - began < 16, "one behind the other take 32 s"
+    asked = [c.send("create", f"0/slow-{i}/i/1") for i in range(8)]
+    assert [c.take(s) for s in asked] == [("won", "")] * 8
+    assert 1 <= time.monotonic() - began < 8, "one behind the other take 8 s"
 
 
 def test_a_lost_answer(proxy, claimer):
@@ -410,10 +383,12 @@ def test_an_unreachable_etcd(claimer):
         c = claimer(f"etcd://127.0.0.1:1,{at}")
         began = time.monotonic()
         answer, text = c.claim("0/j/i/1")
-        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began
+        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began < ANSWER_S + 1
         assert "127.0.0.1:1 (Couldn't connect to server)" in text and re.search(rf"{at} \(no answer", text), text
+        began = time.monotonic()
         assert claimer("etcd://127.0.0.1:1,127.0.0.1:2").claim("0/j/i/1") == (
             "failed", "no member of etcd could be used: 127.0.0.1:1 (Couldn't connect to server), 127.0.0.1:2 (Couldn't connect to server)")
+        assert time.monotonic() - began < 2
         answer, text = claimer("etcd://no-such-host.invalid").claim("0/j/i/1")
         assert answer == "failed" and re.search("no-such-host.invalid:2379 .*(resolve|timeout|no answer)", text, re.I), text
 
@@ -450,8 +425,8 @@ test_two_mounts_of_a_kernels_nfs.__test__ = (os.geteuid() == 0 and shutil.which(
 
 def two_race(claimer, mounts):
     racers = [claimer(m) for m in mounts]
-    for k in range(200):
-        asked = [r.send(create=f"0/nfs/i/{k}", content=f"racer {i}") for i, r in enumerate(racers)]
+    for k in range(50):
+        asked = [r.send("create", f"0/nfs/i/{k}", f"racer {i}") for i, r in enumerate(racers)]
         got = [r.take(s)[0] for r, s in zip(racers, asked)]
         assert sorted(got) == ["taken", "won"], (k, got)
     assert racers[0].end("0/nfs/i/") == ("won", "")
@@ -480,39 +455,30 @@ def test_a_place_that_cannot_be_used_is_told_at_once(rdzv):
     rdzv.gone()
 
 
-def test_the_helper_lives_as_long_as_its_daemon(rdzv):
-    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
-    d.expect(rf"claims in {rdzv.tmp}/claims")
-    (pid,) = helpers(rdzv)
-    assert oct((rdzv.tmp / "claims").stat().st_mode)[-3:] == "700"
-    open_files = {fd: os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-    assert set(open_files) == {"0", "1", "2"}, f"the daemon's ports and files are not for its helper: {open_files}"
-    assert "RDZV_KEY" not in Path(f"/proc/{pid}/environ").read_text()
-    for signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(pid, signo)
-    assert helpers(rdzv) == [pid]
-    d.kill(signal.SIGKILL)
-    d.exit()
-    until("its helper ends", lambda: not helpers(rdzv))
-
-
-def test_a_daemon_stops_with_its_helper(rdzv):
-    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0 and not helpers(rdzv), d
-    assert not d.says("did not finish|exited"), d
-
-
-def test_a_helper_that_hangs_does_not_keep_the_daemon(rdzv):
-    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
-    (pid,) = helpers(rdzv)
-    os.kill(pid, signal.SIGSTOP)
-    try:
+def test_a_helper_has_nothing_of_its_daemon(rdzv):
+    """A silent etcd holds it. It has no port, no file and no key of the daemon; signals that are meant for all do not end it, and it does not keep
+    the daemon."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"etcd://127.0.0.1:{silent.getsockname()[1]}"
+        d = rdzv.daemon("--claim", place)
+        a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--claim", place, script(rdzv, RUNS))
+        silent.settimeout(30)
+        silent.accept()
+        (pid,) = helpers(rdzv)
+        files = lambda of: {os.readlink(f"/proc/{of}/fd/{fd}") for fd in os.listdir(f"/proc/{of}/fd")}
+        shared = {f for f in files(pid) & files(d.pid) if not f.startswith(("pipe:", "/dev/null"))}
+        assert len([f for f in shared if not f.startswith("anon_inode:")]) == 0, shared
+        assert "RDZV_KEY" not in Path(f"/proc/{pid}/environ").read_text()
+        for signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, signo)
+        time.sleep(0.1)
+        assert pid in helpers(rdzv)
+        os.kill(pid, signal.SIGSTOP)
         d.kill(signal.SIGTERM)
         assert d.exit(6) == 0, d
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    until("its helper ends", lambda: not helpers(rdzv))
+        until("it is gone", lambda: not helpers(rdzv))
+        a.kill(signal.SIGTERM)
+        a.exit()
 
 
 # Whole jobs. ----------------------------------------------------------------------------------------------------------
@@ -603,20 +569,20 @@ def test_a_job_waits_for_etcd(rdzv):
         assert a.exit() == 0 and a.says("round 1: 1 node"), rdzv
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_job_outlives_its_helper(rdzv, how):
-    """A helper that died is started again for the next round; one that hangs is killed when a claim is due."""
-    d = rdzv.daemon("--claim", rdzv.tmp / "claims")
-    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--claim", rdzv.tmp / "claims", script(rdzv, RUNS))
-    a.expect("round 1 runs")
-    (pid,) = helpers(rdzv)
-    os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-    os.kill(rdzv.await_workers(1)[0], signal.SIGKILL)
-    a.expect("round 2 runs", 20)
-    assert helpers(rdzv) and pid not in helpers(rdzv)
-    d.expect(rf"rdzv-claim \(pid {pid}\) was killed by signal 9" if how == "killed" else rf"did not answer within 10 s; killed rdzv-claim \(pid {pid}\)")
-    a.kill(signal.SIGTERM)
-    a.exit()
+def test_a_job_outlives_its_helper(rdzv):
+    """Another one makes the claim that it has not made."""
+    with etcd.cluster(1) as c:
+        d = rdzv.daemon("--claim", c.place)
+        c[0].stop()
+        a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 1, "--claim", c.place, script(rdzv, RUNS))
+        until("it asks", lambda: helpers(rdzv))
+        (pid,) = helpers(rdzv)
+        os.kill(pid, signal.SIGKILL)
+        d.expect(rf"rdzv-claim \(pid {pid}\) was killed by signal 9")
+        c[0].go_on()
+        a.expect("round 1 runs", 20)
+        a.kill(signal.SIGTERM)
+        a.exit()
 
 
 def test_an_agent_waits_for_a_folder_that_is_read_only(rdzv, small_disk):

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What etcd answers, what rdzv-claim answers and is asked, and names: any bytes. What is refused has a sentence, and what
+/* What etcd answers, and names: any bytes. What is refused has a sentence, and what
  * is taken is within its limits. */
 
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "daemon/claim/etcd_words.h"
-#include "daemon/claim/line.h"
 #include "daemon/claim/name.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
@@ -28,30 +27,6 @@ static void check_etcd(const char *text, size_t len, long status) {
   buf_finish(&there);
 }
 
-/* What was read is written and read again. */
-static void check_lines(const char *text, size_t len) {
-  struct claim_request q, again;
-  struct claim_reply r;
-  struct err e = ERR_INIT;
-  struct buf b = BUF_INIT;
-  if (claim_read_request(text, len, &q, &e) == 0) {
-    const char *content = q.content;
-    check(strlen(q.name) <= CLAIM_NAME_MAX && strlen(content) <= CLAIM_CONTENT_MAX);
-    if (claim_put_request(&b, q.serial, q.ends, q.name, content, strlen(content), NULL) == 0) {
-      check(claim_read_request(b.data, b.len - 1, &again, NULL) == 0 && !strcmp(again.name, q.name) &&
-            again.ends == q.ends);
-      claim_request_finish(&again);
-    } else {
-      check(!q.name[0]);
-    }
-    claim_request_finish(&q);
-  } else {
-    check(e.text[0] != '\0');
-  }
-  if (claim_read_reply(text, len, &r, NULL) == 0) claim_reply_finish(&r);
-  buf_finish(&b);
-}
-
 static void check_name(const char *text, size_t len) {
   char *name = xstrndup(text, len), file[CLAIM_FILE_MAX + 1];
   bool prefix = len > 0 && text[len - 1] == '/';
@@ -70,7 +45,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   char *text = xmemdup(data, len);
   check_etcd(text, len, 200);
   check_etcd(text, len, 503);
-  check_lines(text, len);
   check_name(text, len);
   free(text);
   return 0;
