@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+enum { STORY_MS = 24 * 3600 * 1000 /* no story takes longer */ };
+
 const struct story *const all_stories[] = {stories_join,
                                            stories_fault,
                                            stories_end,
@@ -31,6 +33,7 @@ struct sim *story_play(const struct story *st, bool verbose) {
   if (st->configure) st->configure(&c);
   struct sim *s = sim_create(&c);
   st->tell(s);
+  story_over(s, STORY_MS);
   return s;
 }
 

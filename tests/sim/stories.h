@@ -4,8 +4,8 @@
 
 #include "tests/sim/sim.h"
 
-/* A story sets up a cluster, lets things happen to it, and is compared, line by line, with
- * tests/sim/stories/NAME.txt. */
+/* A story sets up a cluster and lets things happen to it. It goes on until all agents are gone, and is compared, line by line,
+ * with tests/sim/stories/NAME.txt. */
 struct story {
   const char *name;
   void (*configure)(struct sim_config *c); /* NULL: two nodes, fixed */

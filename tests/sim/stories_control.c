@@ -31,7 +31,6 @@ static void drain(struct sim *s) {
   daemon_drain(s, 1, false);
   sim_until(s, 10000);
   daemon_undrain(s, 1);
-  story_over(s, 120000);
 }
 
 /* A daemon that comes back has not forgotten it, and who comes anew to that host is held back as well. */
@@ -46,7 +45,6 @@ static void drain_is_remembered(struct sim *s) {
   agent_kill(s, agent_of(s, 1));
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 static void drain_refused(struct sim *s) {
@@ -54,7 +52,6 @@ static void drain_refused(struct sim *s) {
   story_nodes(s, 2, 1);
   sim_until(s, 1000);
   daemon_drain(s, 1, false);
-  story_over(s, 60000);
 }
 
 /* And the same by force: the job waits for another node. */
@@ -66,7 +63,6 @@ static void drain_by_force(struct sim *s) {
   daemon_drain(s, 1, true);
   sim_until(s, 8000);
   agent_start(s, 2);
-  story_over(s, 60000);
 }
 
 static void drain_with_a_spare(struct sim *s) {
@@ -77,7 +73,6 @@ static void drain_with_a_spare(struct sim *s) {
   agent_start(s, 2);
   sim_until(s, 1000);
   daemon_drain(s, 0, false);
-  story_over(s, 60000);
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */
@@ -91,7 +86,6 @@ static void exclude(struct sim *s) {
   s->normal = story_run(6000);
   rule_add(s, 1, 0, 0, story_exit(1000, 3));
   story_nodes(s, 3, 1);
-  story_over(s, 60000);
 }
 
 /* --after-finish restart. ------------------------------------------------------------------------------------------ */
@@ -104,7 +98,6 @@ static void after_finish_restart(struct sim *s) {
   s->normal = story_run(1000);
   rule_add(s, 1, 0, 1, story_exit(2000, 3));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void after_finish_restart_lost(struct sim *s) {
@@ -116,7 +109,6 @@ static void after_finish_restart_lost(struct sim *s) {
   sim_until(s, 3000);
   rule_add(s, 1, 0, 0, story_run(1000));
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 /* Drills. ---------------------------------------------------------------------------------------------------------- */
@@ -126,7 +118,6 @@ static void kill_worker(struct sim *s) {
   story_nodes(s, 2, 2);
   sim_until(s, 1000);
   daemon_control(s, &(struct control){.verb = "kill-worker", .job = "job", .rank = 3, .signal = SIGSEGV});
-  story_over(s, 60000);
 }
 
 const struct story stories_control[] = {

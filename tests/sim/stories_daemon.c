@@ -24,20 +24,17 @@ static void forming(struct sim *s) {
   story_daemon_away(s, 700);
   sim_for(s, 500);
   agent_start(s, 1);
-  story_over(s, 90000);
 }
 
 static void starting(struct sim *s) {
   story_nodes(s, 2, 2);
   story_expect(s, "rank 2 runs", 5000);
   story_daemon_away(s, 700);
-  story_over(s, 90000);
 }
 
 static void running(struct sim *s) {
   story_running(s, 2, 1, 2000);
   story_daemon_away(s, 700);
-  story_over(s, 90000);
 }
 
 static void stopping(struct sim *s) {
@@ -49,7 +46,6 @@ static void stopping(struct sim *s) {
   story_expect(s, "STOP round 1", 5000);
   sim_for(s, 100);
   story_daemon_away(s, 700);
-  story_over(s, 90000);
 }
 
 static void delayed(struct sim *s) {
@@ -59,14 +55,12 @@ static void delayed(struct sim *s) {
   story_expect(s, "wait 1000 ms", 5000);
   sim_for(s, 300);
   story_daemon_away(s, 700);
-  story_over(s, 90000);
 }
 
 static void ending(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "n2 -> rdzvd: finished round 1", 30000);
   story_daemon_away(s, 700); /* END is on its way to both, or to nobody */
-  story_over(s, 90000);
 }
 
 static void ended(struct sim *s) {
@@ -76,7 +70,6 @@ static void ended(struct sim *s) {
   story_daemon_away(s, 700);
   sim_for(s, 1000);
   link_heal(s, 1);
-  story_over(s, 90000);
 }
 
 /* The worst moments: inside the writing of a line. */
@@ -86,7 +79,6 @@ static void dies_at(struct sim *s, int when) {
   story_expect(s, "rdzvd: killed", 5000);
   sim_for(s, 500);
   daemon_start(s);
-  story_over(s, 90000);
 }
 static void dies_before_seal(struct sim *s) {
   dies_at(s, 1);
@@ -102,7 +94,6 @@ static void dies_at_end(struct sim *s, int when) {
   story_expect(s, "rdzvd: killed", 30000);
   sim_for(s, 500);
   daemon_start(s);
-  story_over(s, 90000);
 }
 static void dies_before_end(struct sim *s) {
   dies_at_end(s, 1);
@@ -116,7 +107,6 @@ static void going_away(struct sim *s) {
   daemon_terminate(s);
   sim_for(s, 100);
   daemon_start(s);
-  story_over(s, 90000);
 }
 
 /* A worker fails, and a node goes, while nobody is there to hear it. */
@@ -124,7 +114,6 @@ static void failure_in_the_gap(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 9));
   story_running(s, 2, 1, 1500);
   story_daemon_away(s, 2000);
-  story_over(s, 90000);
 }
 
 static void node_lost_in_the_gap(struct sim *s) {
@@ -136,7 +125,6 @@ static void node_lost_in_the_gap(struct sim *s) {
   daemon_start(s);
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 90000);
 }
 
 static void stop_while_recovering(struct sim *s) {
@@ -147,7 +135,6 @@ static void stop_while_recovering(struct sim *s) {
   daemon_stop_job(s, "job");
   sim_for(s, 500);
   link_heal(s, 1);
-  story_over(s, 90000);
 }
 
 static void leaving_while_recovering(struct sim *s) {
@@ -159,7 +146,6 @@ static void leaving_while_recovering(struct sim *s) {
   sim_for(s, 500);
   link_heal(s, 1);
   agent_start(s, 0);
-  story_over(s, 90000);
 }
 
 /* Stopped for two leases and continued: nobody is blamed for it. */
@@ -168,14 +154,12 @@ static void paused(struct sim *s) {
   daemon_pause(s);
   sim_for(s, 11000);
   daemon_continue(s);
-  story_over(s, 90000);
 }
 
 static void long_gone(struct sim *s) {
   rule_add(s, -1, -1, 0, story_run(30000));
   story_running(s, 2, 1, 1000);
   story_daemon_away(s, 20000);
-  story_over(s, 90000);
 }
 
 /* All of three run, the daemon is gone, and comes back. n1 finds it first: the wires of the others need a moment. */
@@ -200,7 +184,6 @@ static void early_one_is_cut(struct sim *s) {
   others_return(s);
   sim_for(s, 20000);
   link_heal(s, 0);
-  story_over(s, 120000);
 }
 
 /* The same, but n1's agent is stopped: its guard has to know the deadline. */
@@ -210,7 +193,6 @@ static void early_one_is_stopped(struct sim *s) {
   others_return(s);
   sim_for(s, 20000);
   agent_continue(s, agent_of(s, 0));
-  story_over(s, 120000);
 }
 
 /* n1 and n2 run, n3 is a spare. The daemon comes back, has both, goes on, and does not know of n3 yet when n1 is cut
@@ -230,7 +212,6 @@ static void spare_returns_late(struct sim *s) {
   link_heal(s, 2);
   sim_for(s, 20000);
   link_heal(s, 0);
-  story_over(s, 120000);
 }
 
 static void elastic(struct sim_config *c) {

@@ -28,7 +28,6 @@ static void refill_by_progress(struct sim *s) {
   rule_add(s, 1, 0, 2, telling(story_exit(2000, 3)));
   rule_add(s, 1, 0, 3, telling(story_exit(1500, 3)));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void refill_by_time(struct sim *s) {
@@ -38,7 +37,6 @@ static void refill_by_time(struct sim *s) {
   rule_add(s, -1, 0, 2, story_forever());
   rule_add(s, 1, 0, 2, story_exit(610000, 3));
   story_nodes(s, 2, 1);
-  story_over(s, 700000);
 }
 
 /* The daemon that comes back has not forgotten at which step it failed. */
@@ -50,7 +48,6 @@ static void refill_is_not_invented(struct sim *s) {
   story_expect(s, "round 2", 10000);
   sim_for(s, 1000);
   story_daemon_away(s, 200);
-  story_over(s, 60000);
 }
 
 /* Growing. --------------------------------------------------------------------------------------------------------- */
@@ -74,7 +71,6 @@ static void grow(struct sim *s) {
   agent_start(s, 2);
   sim_until(s, 20000);
   agent_start(s, 3);
-  story_over(s, 100000);
 }
 
 /* It has been old enough for long. */
@@ -84,7 +80,6 @@ static void grow_at_once(struct sim *s) {
   node_add(s, 1);
   sim_until(s, 40000);
   agent_start(s, 2);
-  story_over(s, 100000);
 }
 
 /* Who came has gone again, and is not waited for. */
@@ -96,7 +91,6 @@ static void newcomer_goes_again(struct sim *s) {
   agent_start(s, 2);
   sim_until(s, 10000);
   agent_kill(s, agent_of(s, 2));
-  story_over(s, 100000);
 }
 
 /* Only n3 makes it possible that a round forms without n1, whose wire is cut before the next heartbeat of either. */
@@ -110,7 +104,6 @@ static void newcomer_and_a_cut(struct sim *s) {
   link_cut(s, 0, true, true);
   sim_for(s, 15000);
   link_heal(s, 0);
-  story_over(s, 100000);
 }
 
 static void comes_when_one_has_finished(struct sim *s) {
@@ -120,7 +113,6 @@ static void comes_when_one_has_finished(struct sim *s) {
   node_add(s, 1);
   sim_until(s, 5000);
   agent_start(s, 2);
-  story_over(s, 100000);
 }
 
 static void one_to_two(struct sim_config *c) {
@@ -141,7 +133,6 @@ static void flapping(struct sim *s) {
   sim_for(s, 60000);
   s->normal = story_run(1000);
   agent_kill(s, agent_of(s, 0));
-  story_over(s, 500000);
 }
 
 const struct story stories_elastic[] = {

@@ -9,7 +9,6 @@
 static void leaving_node(struct sim *s) {
   story_running(s, 3, 1, 1000);
   agent_signal(s, agent_of(s, 0), SIGTERM);
-  story_over(s, 60000);
 }
 
 static void leaving_and_replaced(struct sim *s) {
@@ -17,7 +16,6 @@ static void leaving_and_replaced(struct sim *s) {
   agent_signal(s, agent_of(s, 1), SIGTERM);
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 static void leaving_while_starting(struct sim *s) {
@@ -30,7 +28,6 @@ static void leaving_while_starting(struct sim *s) {
   agent_signal(s, agent_of(s, 1), SIGTERM);
   sim_for(s, 500);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 /* Twice: at once. */
@@ -44,13 +41,11 @@ static void two_signals(struct sim *s) {
     agent_signal(s, agent_of(s, 1), SIGINT);
     sim_for(s, 500);
   }
-  story_over(s, 60000);
 }
 
 static void one_finishes_early(struct sim *s) {
   rule_add(s, 1, -1, 0, story_run(500));
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 /* Its node may even go: its part is done. */
@@ -60,20 +55,17 @@ static void finished_and_gone(struct sim *s) {
   story_expect(s, "finished round 1", 5000);
   sim_for(s, 1000);
   agent_kill(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 static void fails_after_finish(struct sim *s) {
   rule_add(s, 1, -1, 0, story_run(500));
   rule_add(s, 0, 0, 0, story_exit(3000, 4));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void operator_stops(struct sim *s) {
   story_running(s, 2, 1, 1000);
   daemon_stop_job(s, "job");
-  story_over(s, 60000);
 }
 
 static void operator_stops_in_the_delay(struct sim *s) {
@@ -82,7 +74,6 @@ static void operator_stops_in_the_delay(struct sim *s) {
   story_expect(s, "wait 1000 ms", 5000);
   sim_for(s, 500);
   daemon_stop_job(s, "job");
-  story_over(s, 60000);
 }
 
 static void operator_stops_a_stopping_job(struct sim *s) {
@@ -94,7 +85,6 @@ static void operator_stops_a_stopping_job(struct sim *s) {
   story_expect(s, "STOP round 1", 5000);
   sim_for(s, 500);
   daemon_stop_job(s, "job");
-  story_over(s, 60000);
 }
 
 static void end_is_missed(struct sim *s) {
@@ -102,7 +92,6 @@ static void end_is_missed(struct sim *s) {
   link_cut(s, 1, true, false); /* it says that it has finished, and hears nothing any more */
   sim_for(s, 3000);
   link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 static void end_is_missed_for_long(struct sim *s) {
@@ -110,7 +99,6 @@ static void end_is_missed_for_long(struct sim *s) {
   link_cut(s, 1, true, false);
   sim_for(s, 40000); /* the job is ENDED and remembered */
   link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 /* A node that is told to leave while the END is held up on its way to it. */
@@ -119,7 +107,6 @@ static void bye_after_the_end(struct sim *s) {
   link_cut(s, 1, true, false);
   sim_for(s, 15000);
   agent_signal(s, agent_of(s, 1), SIGTERM);
-  story_over(s, 60000);
 }
 
 static void forgotten(struct sim *s) {
@@ -138,7 +125,6 @@ static void end_is_found_late(struct sim *s) {
   story_running(s, 3, 1, 3000);
   for (int i = 1; i < 3; i++) place_wall(s, 0, i, true);
   sim_for(s, 60000);
-  story_over(s, 120000);
 }
 
 static void two_to_three_with_claims(struct sim_config *c) {
@@ -162,7 +148,6 @@ static void head_finished_and_gone(struct sim *s) {
   story_expect(s, "STOP round 1", 5000);
   sim_for(s, 2000);
   agent_start(s, 0);
-  story_over(s, 90000);
 }
 
 static void three_fixed(struct sim_config *c) {

@@ -21,7 +21,6 @@ static void slow_exec(struct sim_config *c) {
 static void worker_crash(struct sim *s) {
   rule_add(s, 1, 1, 1, story_exit(2000, 7));
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 static void worker_killed(struct sim *s) {
@@ -29,7 +28,6 @@ static void worker_killed(struct sim *s) {
   story_expect(s, "rank 0 runs", 5000);
   sim_for(s, 1000);
   worker_signal(s, agent_of(s, 0), 0, SIGKILL);
-  story_over(s, 60000);
 }
 
 /* One dies of a signal, and its peer of a broken connection, a little earlier as it seems. The signal is the cause. */
@@ -37,20 +35,17 @@ static void echo_comes_first(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 1));
   rule_add(s, 1, 0, 1, story_signal(2000, SIGSEGV));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void crash_loop(struct sim *s) {
   rule_add(s, 0, 0, 0, story_exit(100, 3));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void command_not_found(struct sim *s) {
   struct behaviour b = {.exec_errno = ENOENT};
   rule_add(s, 1, -1, 0, b);
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 /* The guard cannot fork in rounds 1 and 2, and can in round 3. */
@@ -59,7 +54,6 @@ static void fork_fails_twice(struct sim *s) {
   rule_add(s, 1, -1, 1, b);
   rule_add(s, 1, -1, 2, b);
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 /* The memory of the last round comes back for the third: one more restart, and the job goes on. */
@@ -68,7 +62,6 @@ static void device_held(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(100, 3));
   rule_add(s, 1, 0, 2, b);
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void ignores_term(struct sim *s) {
@@ -77,7 +70,6 @@ static void ignores_term(struct sim *s) {
   rule_add(s, 0, 0, 1, b);
   rule_add(s, 1, 0, 1, story_exit(1000, 1));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void stuck_in_the_kernel(struct sim *s) {
@@ -87,19 +79,16 @@ static void stuck_in_the_kernel(struct sim *s) {
   rule_add(s, 0, 0, 1, b);
   rule_add(s, 1, 0, 1, story_exit(1000, 1));
   story_nodes(s, 2, 1);
-  story_over(s, 120000);
 }
 
 static void node_lost_one_is_enough(struct sim *s) {
   story_running(s, 2, 2, 1000);
   agent_kill(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 static void node_lost_two_are_enough(struct sim *s) {
   story_running(s, 3, 1, 1000);
   agent_kill(s, agent_of(s, 0));
-  story_over(s, 60000);
 }
 
 static void node_lost_and_replaced(struct sim *s) {
@@ -107,13 +96,11 @@ static void node_lost_and_replaced(struct sim *s) {
   agent_kill(s, agent_of(s, 0));
   sim_for(s, 3000);
   agent_start(s, 0);
-  story_over(s, 60000);
 }
 
 static void node_lost_for_good(struct sim *s) {
   story_running(s, 2, 1, 1000);
   agent_kill(s, agent_of(s, 0));
-  story_over(s, 60000);
 }
 
 static void guard_killed(struct sim *s) {
@@ -121,7 +108,6 @@ static void guard_killed(struct sim *s) {
   guard_kill(s, agent_of(s, 1));
   sim_for(s, 500);
   if (!agent_alive(agent_of(s, 1))) agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 /* A worker elsewhere dies: the stopped guard is woken by what it is told, and nobody is lost. */
@@ -129,7 +115,6 @@ static void guard_stopped(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 7));
   story_running(s, 3, 1, 1900);
   guard_pause(s, agent_of(s, 2), GUARD_STOPPED);
-  story_over(s, 60000);
 }
 
 /* Held, it is not: its agent kills in its stead, gives it up, and the others go on. */
@@ -137,7 +122,6 @@ static void guard_held(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 7));
   story_running(s, 3, 1, 1900);
   guard_pause(s, agent_of(s, 2), GUARD_HELD);
-  story_over(s, 60000);
 }
 
 /* Cut off as well: within its lease. Let go in time, the guard finds them dead, and the node joins anew. */
@@ -149,7 +133,6 @@ static void held_guard_is_fenced(struct sim *s) {
   story_expect(s, "rank 1 runs, round 2", 20000);
   guard_continue(s, agent_of(s, 2));
   link_heal(s, 2);
-  story_over(s, 60000);
 }
 
 static void lost_before_started(struct sim *s) {
@@ -158,7 +141,6 @@ static void lost_before_started(struct sim *s) {
   agent_kill(s, agent_of(s, 1));
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 /* Its file system hangs in exec: it is given up, and what it starts at last is of a round that is over. */
@@ -167,7 +149,6 @@ static void slow_to_start(struct sim *s) {
   b.exec_ms = 40000;
   rule_add(s, 2, 0, 1, b);
   story_nodes(s, 3, 1);
-  story_over(s, 90000);
 }
 
 /* Cut off and fenced while the round still waits for a slow node; back before its lease is over. */
@@ -181,13 +162,11 @@ static void fenced_while_starting(struct sim *s) {
   link_cut(s, 1, true, true);
   story_expect(s, "rank 1 dies", 9000);
   link_heal(s, 1);
-  story_over(s, 90000);
 }
 
 static void silent_node(struct sim *s) {
   story_running(s, 3, 1, 1000);
   node_power_off(s, 2);
-  story_over(s, 60000);
 }
 
 /* Cut off for longer than its lease, with enough left: it fences itself before the others go on. */
@@ -197,7 +176,6 @@ static void fenced(struct sim *s) {
   link_cut(s, 1, true, true);
   sim_for(s, 15000);
   link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 /* As above, behind a firewall that answers in the daemon's name: a reset is not the daemon's word. */
@@ -207,7 +185,6 @@ static void rejected(struct sim *s) {
   link_reject(s, 2);
   sim_for(s, 15000);
   link_heal(s, 2);
-  story_over(s, 60000);
 }
 
 /* Fixed size without a spare: n3 need not fence, so n4 may not have its place while its workers may live. */
@@ -225,20 +202,17 @@ static void the_spare_waits(struct sim *s) {
   cut_off_before_the_spare_comes(s);
   sim_for(s, 20000);
   link_heal(s, 2);
-  story_over(s, 60000);
 }
 static void its_death_is_confirmed(struct sim *s) {
   cut_off_before_the_spare_comes(s);
   sim_for(s, 20000);
   node_power_off(s, 2);
   daemon_confirm_dead(s, 2);
-  story_over(s, 60000);
 }
 
 /* FENCE that nobody has read is no fence: the spare comes when n3 is cut off already. */
 static void its_grace_is_over(struct sim *s) {
   cut_off_before_the_spare_comes(s);
-  story_over(s, 90000);
 }
 static void three_for_ten_seconds(struct sim_config *c) {
   c->settings.min_nodes = c->settings.max_nodes = 3;
@@ -258,7 +232,6 @@ static void stopped_agent_is_fenced(struct sim *s) {
   story_expect(s, "round 2", 20000);
   sim_for(s, 2000);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 /* Not for so long that the others have gone on: its workers are dead, and the round with them. */
@@ -269,7 +242,6 @@ static void stopped_agent_is_back_at_once(struct sim *s) {
   story_expect(s, "guard fences", 20000);
   sim_for(s, 100);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 /* Fixed size: its workers go on, and those of the others, until it is taken for lost. */
@@ -279,7 +251,6 @@ static void stopped_agent_is_needed(struct sim *s) {
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 12000);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 /* Fixed size: nobody can go on without it, so it need not fence. */
@@ -290,7 +261,6 @@ static void cut_off_but_needed(struct sim *s) {
   link_cut(s, 1, true, true);
   sim_for(s, 8000);
   link_heal(s, 1);
-  story_over(s, 90000);
 }
 
 static void short_cut(struct sim *s) {
@@ -298,13 +268,11 @@ static void short_cut(struct sim *s) {
   link_cut(s, 1, true, true);
   sim_for(s, 3000);
   link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 static void connection_breaks(struct sim *s) {
   story_running(s, 2, 1, 1000);
   link_break(s, agent_of(s, 1)->conn, 5, 1);
-  story_over(s, 60000);
 }
 
 const struct story stories_fault[] = {

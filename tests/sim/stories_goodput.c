@@ -37,7 +37,6 @@ static const char sentence[] = "useful 63 % of 28 s; lost: 1 restart 6 s, waitin
 static void goodput(struct sim *s) {
   one_restart(s);
   story_expect(s, sentence, 60000);
-  story_over(s, 60000);
 }
 
 /* The daemon is killed in each round. It has a state file, or learns all from the nodes: the numbers are the same, as
@@ -49,7 +48,6 @@ static void goodput_without_daemon(struct sim *s) {
   sim_until(s, 18000);
   story_daemon_away(s, 2020);
   story_expect(s, sentence, 60000);
-  story_over(s, 60000);
 }
 
 static void with_file(struct sim_config *c) {

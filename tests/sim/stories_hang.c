@@ -31,7 +31,6 @@ static void one_rank_hangs(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 1, 1, 1, hanging(3000, 'T'));
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 /* Nobody is different from anybody. */
@@ -39,7 +38,6 @@ static void all_hang(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, -1, -1, 1, hanging(3000, 0));
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 /* The first is held up by something; later, while it waits, a rank of the other node is held by the kernel. */
@@ -48,7 +46,6 @@ static void two_nodes_hang(struct sim *s) {
   rule_add(s, 0, 0, 1, hanging(3000, 0));
   rule_add(s, 1, 0, 1, hanging(3500, 'D'));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 /* It does not take a daemon to see it; but to settle it. */
@@ -57,7 +54,6 @@ static void hang_without_daemon(struct sim *s) {
   rule_add(s, 1, 0, 1, hanging(3000, 'T'));
   story_running(s, 2, 1, 2500);
   story_daemon_away(s, 5000);
-  story_over(s, 60000);
 }
 
 /* The others have left when it does not: it is not in its last step any more. */
@@ -66,7 +62,6 @@ static void hang_at_the_finish(struct sim *s) {
   s->normal = telling(story_run(3000));
   rule_add(s, 1, 1, 1, b);
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 /* Before it has told anything. On node 0 they are silent as well, and that is what is seen. */
@@ -74,7 +69,6 @@ static void hang_at_the_start(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 1, 0, 1, hanging(100, 'T'));
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 /* Its agent was stopped for longer than the timeout, and has not read what its workers said. They do not hang. */
@@ -84,7 +78,6 @@ static void stopped_agent_sees_no_hang(struct sim *s) {
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 4000);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 /* The second node's workers are suspended, and the first one's wait for them, for three times the timeout. That is a
@@ -96,14 +89,12 @@ static void suspended_is_no_hang(struct sim *s) {
   agent_suspend(s, agent_of(s, 1), true);
   sim_for(s, 9000);
   agent_suspend(s, agent_of(s, 1), false);
-  story_over(s, 60000);
 }
 
 static void hang_ends_the_job(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 0, 1, 0, hanging(3000, 'D'));
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 const struct story stories_hang[] = {

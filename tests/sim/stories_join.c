@@ -36,7 +36,6 @@ static void waiting_said(struct sim_config *c) {
 
 static void all_join(struct sim *s) {
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 static void late_joiner(struct sim *s) {
@@ -44,12 +43,10 @@ static void late_joiner(struct sim *s) {
   node_add(s, 1);
   sim_until(s, 600);
   agent_start(s, 2);
-  story_over(s, 60000);
 }
 
 static void last_call_passes(struct sim *s) {
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void one_too_many(struct sim *s) {
@@ -57,7 +54,6 @@ static void one_too_many(struct sim *s) {
   story_expect(s, "rank 0 runs", 5000);
   sim_for(s, 1000);
   agent_kill(s, agent_of(s, 0)); /* the spare takes its place */
-  story_over(s, 60000);
 }
 
 static void newcomer_while_running(struct sim *s) {
@@ -66,7 +62,6 @@ static void newcomer_while_running(struct sim *s) {
   rule_add(s, 1, 0, 1, story_exit(4000, 1));
   sim_until(s, 3000);
   agent_start(s, 2); /* takes part from the next round on */
-  story_over(s, 60000);
 }
 
 static void expected_nodes(struct sim *s) {
@@ -76,7 +71,6 @@ static void expected_nodes(struct sim *s) {
     s->nodes[i].expected_nodes = 2; /* the scheduler has started no more: no last call */
     agent_start(s, i);
   }
-  story_over(s, 60000);
 }
 
 /* A spare is there before the job's second node, which has its place all the same. */
@@ -93,7 +87,6 @@ static void spare_comes_early(struct sim *s) {
   story_expect(s, "rank 0 runs", 5000);
   sim_for(s, 1000);
   node_power_off(s, 1); /* and now it is needed */
-  story_over(s, 60000);
 }
 
 static void ranks_by_order(struct sim *s) {
@@ -104,7 +97,6 @@ static void ranks_by_order(struct sim *s) {
   }
   s->nodes[1].want_rank = 2;
   for (int i = 0; i < 3; i++) agent_start(s, i);
-  story_over(s, 60000);
 }
 
 static void same_rank_twice(struct sim *s) {
@@ -117,12 +109,10 @@ static void same_rank_twice(struct sim *s) {
   sim_until(s, 200);
   s->nodes[1].want_rank = 1;
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 static void who_is_missing(struct sim *s) {
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 /* A list from the scheduler; one comes, one is lost, two never come, one is refused. */
@@ -143,7 +133,6 @@ static void missing_by_name(struct sim *s) {
   agent_start(s, 2);
   sim_until(s, 21000);
   agent_start(s, 3); /* asks for the same rank */
-  story_over(s, 120000);
 }
 
 /* Without a list: who was there in the last round. */
@@ -152,7 +141,6 @@ static void lost_and_missed(struct sim *s) {
   story_expect(s, "rank 0 runs", 5000);
   sim_for(s, 1000);
   agent_kill(s, agent_of(s, 1));
-  story_over(s, 120000);
 }
 
 /* Two nodes, and the daemon's machine is lost. The other one says soon that it is not enough, and what would be. */
@@ -160,21 +148,18 @@ static void half_is_lost(struct sim *s) {
   s->normal = story_run(60000);
   story_running(s, 2, 1, 3000);
   node_power_off(s, 0);
-  story_over(s, 120000);
 }
 
 static void stop_while_forming(struct sim *s) {
   story_nodes(s, 1, 1);
   sim_until(s, 500);
   daemon_stop_job(s, "job");
-  story_over(s, 60000);
 }
 
 static void leaves_while_forming(struct sim *s) {
   story_nodes(s, 1, 1);
   sim_until(s, 500);
   agent_signal(s, agent_of(s, 0), 15);
-  story_over(s, 60000);
 }
 
 static void daemon_comes_late(struct sim *s) {
@@ -182,7 +167,6 @@ static void daemon_comes_late(struct sim *s) {
   agent_start(s, 0), agent_start(s, 1);
   sim_until(s, 3000);
   daemon_start(s);
-  story_over(s, 60000);
 }
 
 static void three(struct sim_config *c) {

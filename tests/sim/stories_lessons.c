@@ -16,7 +16,6 @@ static void fails_while_greeting(struct sim *s) {
   link_break(s, agent_of(s, 1)->conn, 1, 1);
   story_expect(s, "n2 -> rdzvd: HELLO running", 5000);
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
-  story_over(s, 60000);
 }
 
 static void patient_elastic(struct sim_config *c) {
@@ -35,7 +34,6 @@ static void fences_while_leaving(struct sim *s) {
   agent_signal(s, agent_of(s, 1), SIGTERM);
   sim_for(s, 20000);
   link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 static void three_with_file(struct sim_config *c) {
@@ -59,7 +57,6 @@ static void stale_node_holds_the_seal(struct sim *s) {
   link_heal(s, 0);
   daemon_start(s);
   agent_start(s, 3);
-  story_over(s, 90000);
 }
 
 /* Without a state file, a newcomer opens a new life of the job; the old one's nodes take it back, and the newcomer
@@ -71,7 +68,6 @@ static void newcomer_meets_the_old_life(struct sim *s) {
   sim_for(s, 1000);
   story_daemon_away(s, 2000);
   agent_start(s, 2);
-  story_over(s, 90000);
 }
 
 static void with_file(struct sim_config *c) {
@@ -94,7 +90,6 @@ static void two_ends_are_remembered(struct sim *s) {
   sim_until(s, 20000);
   story_daemon_away(s, 100);
   link_heal(s, 1);
-  story_over(s, 90000);
 }
 
 /* Stopped right after HELLO, continued when its place was given away: START is there to be read, and is too old. */
@@ -109,7 +104,6 @@ static void late_start_is_doubted(struct sim *s) {
   agent_start(s, 2);
   sim_for(s, 1000);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 60000);
 }
 
 /* An operator stops a job while it is RECOVERING and nobody has come back: whoever does is told. */
@@ -121,7 +115,6 @@ static void stopped_before_anybody_is_back(struct sim *s) {
   daemon_stop_job(s, "job");
   sim_for(s, 1000);
   link_heal(s, 0), link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 /* All fence themselves while the daemon cannot be reached: the job goes on, and if one has finished it fails, but not
@@ -135,7 +128,6 @@ static void nobody_knows_why(struct sim *s) {
   link_cut(s, 0, true, true), link_cut(s, 1, true, true);
   story_daemon_away(s, 8000);
   link_heal(s, 0), link_heal(s, 1);
-  story_over(s, 60000);
 }
 
 static void elastic_with_file(struct sim_config *c) {

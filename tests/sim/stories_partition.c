@@ -46,7 +46,6 @@ static void older_life_comes_again(struct sim *s) {
   sim_for(s, 1000);
   heal(s, 2, 2);
   agent_start(s, 6);
-  story_over(s, 90000);
 }
 
 static void second_daemon(struct sim *s) {
@@ -75,7 +74,6 @@ static void majority(struct sim *s) {
   story_expect(s, "rank 1 runs, round 2", 20000);
   sim_for(s, 20000);
   turn(s, 2, 0);
-  story_over(s, 200000);
 }
 
 /* The same, and then the majority turns: the second daemon has it, and what the first one has left stops. */
@@ -90,7 +88,6 @@ static void majority_turns(struct sim *s) {
   story_expect(s, "rdzvd2 -> n3: START", 30000);
   sim_for(s, 20000);
   turn(s, 0, 1);
-  story_over(s, 200000);
 }
 
 /* One endpoint, two addresses, a daemon behind each: two whole jobs begin. */
@@ -115,7 +112,6 @@ static void two_jobs_meet(struct sim *s) {
   turn(s, 0, 1);
   sim_for(s, 10000);
   turn(s, 1, 1);
-  story_over(s, 100000);
 }
 
 /* And the other way round: a node of the newer one comes to the older one's daemon. */
@@ -123,7 +119,6 @@ static void newer_comes_to_older(struct sim *s) {
   two_jobs(s);
   turn(s, 2, 0);
   turn(s, 3, 0);
-  story_over(s, 100000);
 }
 
 static void soon_free(struct sim_config *c) {

@@ -28,13 +28,11 @@ static void grow_with_checkpoint(struct sim *s) {
   agent_start(s, 2);
   sim_for(s, 300);
   agent_start(s, 3);
-  story_over(s, 200000);
 }
 
 static void leave_with_checkpoint(struct sim *s) {
   at_work(s, 200);
   agent_signal(s, agent_of(s, 0), SIGTERM);
-  story_over(s, 100000);
 }
 
 /* Some answer, and some do not. */
@@ -42,7 +40,6 @@ static void leave_with_some(struct sim *s) {
   rule_add(s, 1, 0, 0, story_run(20000));
   at_work(s, 200);
   agent_signal(s, agent_of(s, 1), SIGTERM);
-  story_over(s, 100000);
 }
 
 /* The second comes while the first is still at its checkpoint, the third round has one node. */
@@ -51,7 +48,6 @@ static void two_leave(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 100);
   agent_signal(s, agent_of(s, 2), SIGTERM);
-  story_over(s, 100000);
 }
 
 /* The round is over already, the next one is not sealed yet. */
@@ -60,7 +56,6 @@ static void two_leave_within_the_second(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 800);
   agent_signal(s, agent_of(s, 2), SIGTERM);
-  story_over(s, 100000);
 }
 
 static void all_leave(struct sim *s) {
@@ -69,7 +64,6 @@ static void all_leave(struct sim *s) {
     agent_signal(s, agent_of(s, i), SIGTERM);
     sim_for(s, 20);
   }
-  story_over(s, 100000);
 }
 
 /* The first to leave has ended the round before the others hear of it. */
@@ -79,7 +73,6 @@ static void all_leave_one_by_one(struct sim *s) {
     agent_signal(s, agent_of(s, i), SIGTERM);
     sim_for(s, 300);
   }
-  story_over(s, 100000);
 }
 
 /* And one answer comes too late. */
@@ -89,7 +82,6 @@ static void fails_while_checkpointing(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 999);
   worker_signal(s, agent_of(s, 1), 0, SIGSEGV);
-  story_over(s, 100000);
 }
 
 static void lost_while_checkpointing(struct sim *s) {
@@ -97,7 +89,6 @@ static void lost_while_checkpointing(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 1000);
   agent_kill(s, agent_of(s, 1));
-  story_over(s, 100000);
 }
 
 static void operator_while_checkpointing(struct sim *s) {
@@ -105,7 +96,6 @@ static void operator_while_checkpointing(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 1000);
   daemon_stop_job(s, "job");
-  story_over(s, 100000);
 }
 
 /* The daemon stops waiting, and so does the agent that leaves. */
@@ -113,7 +103,6 @@ static void checkpoint_never_comes(struct sim *s) {
   rule_add(s, 1, 0, 0, story_saving(story_run(20000), UINT32_MAX));
   at_work(s, 200);
   agent_signal(s, agent_of(s, 0), SIGTERM);
-  story_over(s, 100000);
 }
 
 static void daemon_dies_while_checkpointing(struct sim *s) {
@@ -121,7 +110,6 @@ static void daemon_dies_while_checkpointing(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 300);
   story_daemon_away(s, 200);
-  story_over(s, 100000);
 }
 
 /* It comes back too late: who leaves has not waited for it. */
@@ -130,7 +118,6 @@ static void daemon_gone_while_checkpointing(struct sim *s) {
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 300);
   story_daemon_away(s, 1500);
-  story_over(s, 100000);
 }
 
 /* It was to grow, and grows later: newcomers have not gone. */
@@ -142,7 +129,6 @@ static void daemon_dies_before_it_grows(struct sim *s) {
   agent_start(s, 2);
   story_expect(s, "PREPARE", 5000);
   story_daemon_away(s, 100);
-  story_over(s, 200000);
 }
 
 /* PREPARE is said again to one that may not have heard it, and its answer is in the HELLO of another. */
@@ -153,7 +139,6 @@ static void link_breaks_while_checkpointing(struct sim *s) {
   link_break(s, agent_of(s, 1)->conn, 0, 0);
   sim_for(s, 392);
   link_break(s, agent_of(s, 2)->conn, 0, 0);
-  story_over(s, 100000);
 }
 
 /* All that was left to do is done, before the checkpoint is. */
@@ -161,7 +146,6 @@ static void finishes_while_checkpointing(struct sim *s) {
   at_work(s, UINT32_MAX);
   sim_until(s, 19000);
   agent_signal(s, agent_of(s, 0), SIGTERM);
-  story_over(s, 100000);
 }
 
 const struct story stories_prepare[] = {

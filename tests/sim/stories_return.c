@@ -12,7 +12,6 @@ static void stale_agent(struct sim *s) {
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 9000);
   agent_continue(s, agent_of(s, 1));
-  story_over(s, 120000);
 }
 
 static void same_command_again(struct sim *s) {
@@ -21,7 +20,6 @@ static void same_command_again(struct sim *s) {
   story_over(s, 60000);
   sim_for(s, 500);
   agent_start(s, 0), agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 /* One of the second run's nodes is there before the first run's last node has left. */
@@ -35,14 +33,12 @@ static void again_before_the_end(struct sim *s) {
   link_heal(s, 1);
   sim_for(s, 3000);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 static void agent_restarted_at_once(struct sim *s) {
   story_running(s, 2, 1, 1000);
   agent_kill(s, agent_of(s, 1));
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 static struct behaviour meeting(void) {
@@ -54,7 +50,6 @@ static struct behaviour meeting(void) {
 static void meet(struct sim *s) {
   rule_add(s, -1, -1, 0, meeting());
   story_nodes(s, 2, 2);
-  story_over(s, 60000);
 }
 
 /* They meet without a daemon: the store is where it was. */
@@ -66,7 +61,6 @@ static void meet_across_a_restart(struct sim *s) {
   story_nodes(s, 2, 2);
   story_expect(s, "rank 2 runs", 5000);
   story_daemon_away(s, 1000);
-  story_over(s, 90000);
 }
 
 static void meet_in_the_next_round(struct sim *s) {
@@ -75,7 +69,6 @@ static void meet_in_the_next_round(struct sim *s) {
   story_expect(s, "have met", 5000);
   sim_for(s, 1000);
   worker_signal(s, agent_of(s, 0), 0, 9);
-  story_over(s, 60000);
 }
 
 /* A crash, and the daemon dies and comes back: a port for each round, told by reports; none of it moves while the
@@ -87,7 +80,6 @@ static void store_ports(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "started round 2", 10000);
   story_daemon_away(s, 1000);
-  story_over(s, 60000);
 }
 
 static void show_stores(struct sim_config *c) {
@@ -101,7 +93,6 @@ static void same_store_port(struct sim *s) {
   rule_add(s, 1, 0, 1, story_exit(500, 3));
   story_nodes(s, 2, 1);
   s->nodes[0].link.delay_min = s->nodes[0].link.delay_max = 30;
-  story_over(s, 60000);
 }
 
 static void one_port(struct sim_config *c) {
@@ -112,7 +103,6 @@ static void one_port(struct sim_config *c) {
 /* No node ever has a port: the job ends when its restarts are used, and says why. */
 static void no_port(struct sim *s) {
   story_nodes(s, 2, 1);
-  story_over(s, 60000);
 }
 
 static void no_ports(struct sim_config *c) {
@@ -127,7 +117,6 @@ static void settled_is_missed(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "n2 -> rdzvd: stopped round 2", 5000);
   link_break(s, agent_of(s, 1)->conn, 2, 1);
-  story_over(s, 60000);
 }
 
 static void lost_in_the_last_call(struct sim *s) {
@@ -136,7 +125,6 @@ static void lost_in_the_last_call(struct sim *s) {
   agent_kill(s, agent_of(s, 1));
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 60000);
 }
 
 const struct story stories_return[] = {

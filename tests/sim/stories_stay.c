@@ -16,7 +16,6 @@ static void at_work(struct sim *s, int nodes, uint32_t park_ms) {
 static void one_dies(struct sim *s) {
   at_work(s, 2, 5);
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
-  story_over(s, 100000);
 }
 
 /* Again and again: nobody else is ever started anew. */
@@ -26,20 +25,17 @@ static void several_die(struct sim *s) {
     worker_signal(s, agent_of(s, i % 2), (uint32_t)i % 2, SIGKILL);
     sim_for(s, 1500 << i);
   }
-  story_over(s, 100000);
 }
 
 static void a_node_is_lost(struct sim *s) {
   at_work(s, 3, 0);
   node_power_off(s, 0);
-  story_over(s, 100000);
 }
 
 static void one_never_leaves(struct sim *s) {
   rule_add(s, 0, 1, 0, story_staying(story_run(20000), UINT32_MAX));
   at_work(s, 2, 5);
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
-  story_over(s, 100000);
 }
 
 /* One leaves for nothing; it is the round's failure when nobody else has been. */
@@ -48,7 +44,6 @@ static void false_alarm(struct sim *s) {
   b.alarm_ms = 1000;
   rule_add(s, 1, 0, 1, b);
   at_work(s, 2, 5);
-  story_over(s, 100000);
 }
 
 /* It waits for a node that comes late, and dies meanwhile: it is started like the other. */
@@ -59,7 +54,6 @@ static void one_dies_while_it_waits(struct sim *s) {
   worker_signal(s, agent_of(s, 0), 1, SIGKILL);
   sim_for(s, 1000);
   agent_start(s, 1);
-  story_over(s, 100000);
 }
 
 /* The node is told to leave while its workers wait. */
@@ -79,7 +73,6 @@ static void is_a_spare(struct sim *s) {
   agent_kill(s, agent_of(s, 0));
   sim_for(s, 20);
   agent_start(s, 0);
-  story_over(s, 100000);
 }
 
 /* Growth: nobody is stopped for those who come. */
@@ -89,7 +82,6 @@ static void grow_in_place(struct sim *s) {
   node_add(s, 1);
   sim_until(s, 40000);
   agent_start(s, 2);
-  story_over(s, 200000);
 }
 
 /* Its lease is over while its workers wait: they are not kept beyond it. */
@@ -100,7 +92,6 @@ static void fenced_while_they_wait(struct sim *s) {
   link_cut(s, 1, true, true);
   sim_for(s, 20000);
   link_heal(s, 1);
-  story_over(s, 100000);
 }
 
 static void daemon_dies(struct sim *s) {
@@ -108,7 +99,6 @@ static void daemon_dies(struct sim *s) {
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
   sim_for(s, 200);
   story_daemon_away(s, 1000);
-  story_over(s, 100000);
 }
 
 const struct story stories_stay[] = {

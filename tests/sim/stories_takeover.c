@@ -82,7 +82,6 @@ static void lost(struct sim *s) {
   run(s, 4);
   node_power_off(s, 0);
   story_expect(s, "START round", 60000);
-  story_over(s, 100000);
 }
 
 static void spare(struct sim *s) {
@@ -92,7 +91,6 @@ static void spare(struct sim *s) {
   sim_for(s, 3000);
   node_power_off(s, 0);
   story_expect(s, "START round", 60000);
-  story_over(s, 100000);
 }
 
 static void successor_dies(struct sim *s) {
@@ -102,7 +100,6 @@ static void successor_dies(struct sim *s) {
   sim_for(s, 200);
   node_power_off(s, 1);
   story_expect(s, "START round", 60000);
-  story_over(s, 100000);
 }
 
 static void again_and_again(struct sim *s) {
@@ -112,7 +109,6 @@ static void again_and_again(struct sim *s) {
     story_expect(s, "START round", 60000);
     sim_for(s, 5000);
   }
-  story_over(s, 100000);
 }
 
 /* n1 and n2 lose power one after the other, and are booted again while n3 and n4 are cut off from them. They know nothing
@@ -134,7 +130,6 @@ static void begun_twice(struct sim *s) {
   sim_for(s, 20000);
   place_open(s);
   story_expect(s, "n2.2: rank", 6000);
-  story_over(s, 200000);
 }
 
 /* As above, with n1 to n3. Then the younger run loses n1 as well, so neither of the two daemons is at the endpoint when all
@@ -160,7 +155,6 @@ static void begun_twice_apart(struct sim *s) {
   node_power_on(s, 0);
   agent_start(s, 0);
   story_expect(s, "n3.2: rank", 30000);
-  story_over(s, 200000);
 }
 
 /* Fixed size, and n1 is cut off. n2 takes over, and cannot know whether n1 has stopped its workers; n1 says so when it is
@@ -178,7 +172,6 @@ static void all_come_back(struct sim *s) {
   sim_for(s, 1000);
   agent_start(s, 2);
   story_expect(s, "n3.2: rank", 20000);
-  story_over(s, 200000);
 }
 
 static void minority(struct sim *s) {
@@ -187,7 +180,6 @@ static void minority(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 static void majority(struct sim *s) {
@@ -196,7 +188,6 @@ static void majority(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 /* The daemon's own half has the tie_breaker. */
@@ -206,7 +197,6 @@ static void tie_breaker(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 /* The other half has not, and ends. */
@@ -214,7 +204,6 @@ static void no_majority(struct sim *s) {
   run(s, 4);
   node_power_off(s, 0);
   node_power_off(s, 1);
-  story_over(s, 200000);
 }
 
 /* The daemon's machine hears all others, and nobody hears it. */
@@ -224,7 +213,6 @@ static void one_way(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 /* And the other way round: all hear it, and it hears nobody. */
@@ -234,7 +222,6 @@ static void deaf(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 /* n2 reaches all, and n1 neither n3 nor n4. */
@@ -245,7 +232,6 @@ static void not_transitive(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 20000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 static void paused(struct sim *s) {
@@ -254,7 +240,6 @@ static void paused(struct sim *s) {
   story_expect(s, "recovering", 60000);
   sim_for(s, 5000);
   daemon_continue(s);
-  story_over(s, 200000);
 }
 
 /* Not as long as it takes to be succeeded. */
@@ -263,13 +248,11 @@ static void paused_shortly(struct sim *s) {
   daemon_pause(s);
   sim_for(s, 1500);
   daemon_continue(s);
-  story_over(s, 200000);
 }
 
 static void killed(struct sim *s) {
   run(s, 4);
   daemon_kill(s);
-  story_over(s, 200000);
 }
 
 /* A scheduler starts n1's agent again, which starts its daemon: others know better. */
@@ -280,7 +263,6 @@ static void host_returns(struct sim *s) {
   sim_for(s, 40000);
   node_power_on(s, 0);
   agent_start(s, 0);
-  story_over(s, 200000);
 }
 
 static void standby_takes_over(struct sim *s) {
@@ -290,7 +272,6 @@ static void standby_takes_over(struct sim *s) {
   sim_for(s, 20000);
   place_power_on(s, 0);
   daemon_start(s);
-  story_over(s, 200000);
 }
 
 /* One after the other: the third one has the job in the end. */
@@ -301,7 +282,6 @@ static void standby_third(struct sim *s) {
   sim_for(s, 5000);
   place_power_off(s, 1);
   story_expect(s, "rdzvd3 -> n1: WELCOME", 60000);
-  story_over(s, 200000);
 }
 
 /* n3 does not reach the first one any more; the others do. */
@@ -311,14 +291,12 @@ static void standby_cut_of_one(struct sim *s) {
   story_expect(s, "START round", 60000);
   sim_for(s, 10000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 static void claim_of_one(struct sim *s) {
   run(s, 2);
   node_power_off(s, 0);
   story_expect(s, "START round", 60000);
-  story_over(s, 200000);
 }
 
 /* Both halves claim, and one of them wins. */
@@ -327,7 +305,6 @@ static void claim_taken(struct sim *s) {
   wall(s, 2, true);
   sim_for(s, 40000);
   place_open(s);
-  story_over(s, 200000);
 }
 
 static void claim_fails(struct sim *s) {
@@ -336,14 +313,12 @@ static void claim_fails(struct sim *s) {
   node_power_off(s, 0);
   sim_for(s, 40000);
   claim_wall(s, 1, false);
-  story_over(s, 200000);
 }
 
 static void claim_slow(struct sim *s) {
   run(s, 2);
   s->config.claim_max = 4000;
   node_power_off(s, 0);
-  story_over(s, 200000);
 }
 
 /* n1 hears nobody, loses its guard and with it its agent and daemon, and is started again: it knows nothing of the run
@@ -358,7 +333,6 @@ static void claim_of_the_run(struct sim *s) {
   sim_for(s, 83000);
   place_open(s);
   story_expect(s, "n1.2: rank", 60000);
-  story_over(s, 400000);
 }
 
 /* Both machines lose power. Nothing shows that the run is over, but an operator knows it. */
@@ -372,7 +346,6 @@ static void claim_of_a_dead_run(struct sim *s) {
   sim_for(s, 20000);
   daemon_control(s, &(struct control){.verb = "confirm-dead", .job = "job", .rank = -1});
   story_expect(s, "n1.2: rank 0 runs", 6000);
-  story_over(s, 200000);
 }
 
 const struct story stories_takeover[] = {

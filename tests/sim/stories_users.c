@@ -30,14 +30,12 @@ static void two_users(struct sim *s) {
   s->normal = story_run(3000);
   rule_add(s, 2, 0, 1, story_exit(500, 3));
   begin(s, true);
-  story_over(s, 60000);
 }
 
 /* The same at a daemon without keys, where HELLO alone says whose nodes they are. */
 static void two_users_without_keys(struct sim *s) {
   s->normal = story_run(3000);
   begin(s, false);
-  story_over(s, 60000);
 }
 
 /* Root means one of them, and has to say so. */
@@ -48,7 +46,6 @@ static void two_users_and_root(struct sim *s) {
   daemon_stop_job(s, "job");
   sim_until(s, 1500);
   daemon_control(s, &(struct control){.verb = "stop", .job = "job", .rank = -1, .owner = EVE});
-  story_over(s, 60000);
 }
 
 /* The daemon comes back, and each node finds its own. */
@@ -61,7 +58,6 @@ static void two_users_and_a_restart(struct sim *s) {
   agent_kill(s, agent_of(s, 3));
   sim_until(s, 2500);
   agent_start(s, 3);
-  story_over(s, 60000);
 }
 
 const struct story stories_users[] = {
