@@ -1,33 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* encode (aside) -> connect -> write -> read -> decode (aside) -> the key.
+/* encode -> connect -> write -> read -> decode: all of it in a thread, since each step may hang.
  *
- * The timer runs over all of it. What hangs then is left: the thread by aside_leave, the connection by closing it. */
+ * The steps with the daemon have the deadline themselves. munged has none, so the timer is for it, a moment later: what
+ * hangs then is left behind with its thread. */
 
 #include "common/net/munge_fetch.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "common/key/munge.h"
 #include "common/key/munge_payload.h"
-#include "common/key/secret.h"
 #include "common/mem.h"
 #include "common/system/aside.h"
+#include "common/system/clock.h"
 #include "common/system/user.h"
 #include "proto/munge_ask.h"
 
-enum { READ_SIZE = MUNGE_ASK_BODY_MAX + 64 };
+enum { READ_SIZE = MUNGE_ASK_BODY_MAX + 64, LATER_MS = 50 };
 
-/* What a thread is given, and gives back. */
+/* What the thread is given, and gives back. */
 struct order {
-  char credential[MUNGE_CREDENTIAL_MAX + 1];
-  size_t len;
-  char payload[MUNGE_PAYLOAD_MAX + 1];
-  uint32_t encoder;
+  union socket_address daemon;
   int64_t trusted; /* as in munge_fetch_options */
-  int rc;          /* the length of what was made, or an error */
+  uint32_t most_ms;
+  uint64_t deadline_ms;
+  struct key key;
+  int rc;
   struct err e;
 };
 
@@ -36,171 +39,132 @@ struct munge_fetch {
   munge_fetch_fn fn;
   void *ctx;
   uv_timer_t timer;
-  uv_tcp_t tcp;
-  uv_connect_t connect;
-  uv_write_t write;
   struct aside *aside;
-  struct munge_nonce nonce;
-  struct buf out, in;
-  const char *phase; /* "munged of this machine" */
-  int open_handles;
-  char room[READ_SIZE];
 };
 
-/* The end. --------------------------------------------------------------------------------------------------------- */
+/* In the thread. --------------------------------------------------------------------------------------------------- */
+
+/* Until the socket is ready for `events`. */
+static int await(struct order *o, int fd, short events) {
+  struct pollfd p = {.fd = fd, .events = events};
+  for (uint64_t now; (now = monotonic_ms()) < o->deadline_ms;) {
+    int n = poll(&p, 1, (int)(o->deadline_ms - now));
+    if (n > 0) return 0;
+    if (n < 0 && errno != EINTR) return err_sys(&o->e, -errno, "rdzvd cannot be asked for a key");
+  }
+  return err_set(&o->e, -ETIMEDOUT, "rdzvd did not answer within %.3g s", (double)o->most_ms / 1000);
+}
+
+/* The daemon's answer, into `in`. *credential is a part of it. */
+static int ask_daemon(struct order *o, int fd, const struct buf *out, struct buf *in, struct slice *credential) {
+  static const char closed[] = "rdzvd closed the connection on which a key was asked for";
+  static const char what[] = "rdzvd cannot be asked for a key";
+  int code = 0, rc;
+  socklen_t size = sizeof(code),
+            len = o->daemon.any.sa_family == AF_INET6 ? sizeof(o->daemon.v6) : sizeof(o->daemon.v4);
+  if (connect(fd, &o->daemon.any, len) < 0 && errno != EINPROGRESS) return err_sys(&o->e, -errno, "%s", what);
+  rc = await(o, fd, POLLOUT);
+  if (rc) return rc;
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0 || code) return err_sys(&o->e, -code, "%s", what);
+  ssize_t n = send(fd, out->data, out->len, MSG_NOSIGNAL); /* a new connection takes far more */
+  if (n != (ssize_t)out->len) return err_sys(&o->e, n < 0 ? -errno : -EIO, "%s", what);
+  for (;;) {
+    rc = await(o, fd, POLLIN);
+    if (rc) return rc;
+    n = recv(fd, buf_reserve(in, READ_SIZE), READ_SIZE, 0);
+    if (n <= 0) return err_sys(&o->e, n < 0 ? -errno : -ECONNRESET, closed);
+    buf_commit(in, (size_t)n);
+    rc = munge_ask_take(in->data, in->len, credential, &o->e);
+    if (rc) return rc < 0 ? rc : 0;
+  }
+}
+
+static int fetch(struct order *o) {
+  char credential[MUNGE_CREDENTIAL_MAX + 1], payload[MUNGE_PAYLOAD_MAX + 1];
+  struct munge_nonce nonce;
+  struct buf out = BUF_INIT, in = BUF_INIT;
+  struct slice answer;
+  uint32_t encoder;
+  randombytes_buf(nonce.bytes, sizeof(nonce.bytes));
+  size_t len = munge_request_format(&nonce, payload);
+  int rc = munge_encode_for(payload, len, MUNGE_ANYBODY, credential, &o->e);
+  if (rc < 0) return rc;
+  munge_ask_put(&out, credential, (size_t)rc);
+  int fd = socket(o->daemon.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  rc = fd < 0 ? err_sys(&o->e, -errno, "rdzvd cannot be asked for a key") : ask_daemon(o, fd, &out, &in, &answer);
+  if (fd >= 0) close(fd);
+  if (rc == 0) rc = munge_decode_from(answer.data, answer.len, payload, MUNGE_PAYLOAD_MAX, &encoder, &o->e);
+  len = rc > 0 ? (size_t)rc : 0;
+  /* Here, because the user database may hang, too. */
+  if (rc >= 0 && o->trusted == MUNGE_DEFAULT_USER) munge_user_find(NULL, &o->trusted, NULL);
+  if (rc >= 0 && !user_is_known(encoder))
+    rc = err_set(&o->e, -EACCES, "MUNGE names uid %u for rdzvd, which stands for every unknown user here",
+                 (unsigned)encoder);
+  if (rc >= 0) rc = munge_encoder_check(encoder, geteuid(), o->trusted, &o->e);
+  if (rc >= 0) rc = munge_answer_parse(payload, len, &nonce, geteuid(), &o->key, &o->e);
+  explicit_bzero(payload, sizeof(payload));
+  buf_finish(&out);
+  buf_finish(&in);
+  return rc < 0 ? rc : 0;
+}
+
+static void work(void *room) {
+  struct order *o = room;
+  o->rc = fetch(o);
+}
+
+/* In the loop. ----------------------------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
-  struct munge_fetch *f = handle->data;
-  if (--f->open_handles > 0) return;
-  buf_finish(&f->in);
-  buf_finish(&f->out);
-  free(f);
+  free(handle->data);
 }
 
 void munge_fetch_cancel(struct munge_fetch *f) {
   if (f->aside) aside_leave(f->aside);
   f->aside = NULL;
-  f->fn = NULL;
   uv_close((uv_handle_t *)&f->timer, on_closed);
-  uv_close((uv_handle_t *)&f->tcp, on_closed);
 }
 
 static void answer(struct munge_fetch *f, const struct key *key, const struct err *e) {
   munge_fetch_fn fn = f->fn;
-  if (!fn) return;
+  void *ctx = f->ctx;
   munge_fetch_cancel(f);
-  fn(f->ctx, key, e);
+  fn(ctx, key, e);
 }
 
-static void fail(struct munge_fetch *f, const struct err *e) {
-  answer(f, NULL, e);
-}
-
-static void fail_io(struct munge_fetch *f, int code, const char *what) {
-  struct err e = ERR_INIT;
-  err_sys(&e, code, "%s", what);
-  fail(f, &e);
+static void on_done(void *ctx, void *room) {
+  struct munge_fetch *f = ctx;
+  struct order *o = room;
+  f->aside = NULL;
+  answer(f, o->rc ? NULL : &o->key, o->rc ? &o->e : NULL);
 }
 
 static void on_deadline(uv_timer_t *timer) {
   struct munge_fetch *f = timer->data;
   struct err e = ERR_INIT;
-  err_set(&e, -ETIMEDOUT, "%s did not answer within %.3g s", f->phase, (double)f->o.deadline_ms / 1000);
-  fail(f, &e);
-}
-
-/* munged. ---------------------------------------------------------------------------------------------------------- */
-
-static void encode(void *room) {
-  struct order *r = room;
-  r->rc = munge_encode_for(r->payload, r->len, MUNGE_ANYBODY, r->credential, &r->e);
-}
-
-static void decode(void *room) {
-  struct order *r = room;
-  r->rc = munge_decode_from(r->credential, r->len, r->payload, MUNGE_PAYLOAD_MAX, &r->encoder, &r->e);
-  /* Here, because the user database may hang, too. */
-  if (r->rc >= 0 && r->trusted == MUNGE_DEFAULT_USER) munge_user_find(NULL, &r->trusted, NULL);
-}
-
-static void ask_munged(struct munge_fetch *f, void (*work)(void *), const struct order *r,
-                       void (*done)(void *, void *)) {
-  struct err e = ERR_INIT;
-  f->phase = "munged of this machine";
-  f->aside = aside_start(f->o.loop, work, r, sizeof(*r), done, f, &e);
-  if (f->aside) return;
-  err_wrap(&e, "munged of this machine cannot be asked");
-  fail(f, &e);
-}
-
-static void on_decoded(void *ctx, void *room) {
-  struct munge_fetch *f = ctx;
-  struct order *r = room;
-  struct key *key = secret_alloc();
-  f->aside = NULL;
-  int rc = r->rc;
-  if (rc >= 0 && !user_is_known(r->encoder))
-    rc = err_set(&r->e, -EACCES, "MUNGE names uid %u for rdzvd, which stands for every unknown user here",
-                 (unsigned)r->encoder);
-  if (rc >= 0) rc = munge_encoder_check(r->encoder, geteuid(), r->trusted, &r->e);
-  if (rc >= 0) rc = munge_answer_parse(r->payload, (size_t)r->rc, &f->nonce, geteuid(), key, &r->e);
-  answer(f, rc < 0 ? NULL : key, rc < 0 ? &r->e : NULL);
-  secret_free(key);
-}
-
-/* The daemon. ------------------------------------------------------------------------------------------------------ */
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
-  struct munge_fetch *f = handle->data;
-  *out = uv_buf_init(f->room, sizeof(f->room));
-}
-
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
-  struct munge_fetch *f = stream->data;
-  struct err e = ERR_INIT;
-  struct slice credential;
-  if (n < 0) {
-    fail_io(f, n == UV_EOF ? -ECONNRESET : (int)n, "rdzvd closed the connection on which a key was asked for");
-    return;
-  }
-  buf_append(&f->in, b->base, (size_t)n);
-  int rc = f->in.len ? munge_ask_take(f->in.data, f->in.len, &credential, &e) : 0;
-  if (rc < 0) fail(f, &e);
-  if (rc <= 0) return;
-  struct order r = {.len = credential.len, .trusted = f->o.trusted};
-  memcpy(r.credential, credential.data, credential.len);
-  uv_read_stop(stream);
-  ask_munged(f, decode, &r, on_decoded);
-}
-
-static void on_written(uv_write_t *req, int status) {
-  struct munge_fetch *f = req->data;
-  if (status < 0 && status != UV_ECANCELED) fail_io(f, status, "rdzvd cannot be asked for a key");
-}
-
-static void on_connected(uv_connect_t *req, int status) {
-  struct munge_fetch *f = req->data;
-  if (status == UV_ECANCELED) return;
-  if (status == 0) {
-    uv_buf_t b = uv_buf_init(f->out.data, (unsigned)f->out.len);
-    status = uv_write(&f->write, (uv_stream_t *)&f->tcp, &b, 1, on_written);
-  }
-  if (status == 0) status = uv_read_start((uv_stream_t *)&f->tcp, on_alloc, on_read);
-  if (status) fail_io(f, status, "rdzvd cannot be asked for a key");
-}
-
-static void on_encoded(void *ctx, void *room) {
-  struct munge_fetch *f = ctx;
-  struct order *r = room;
-  f->aside = NULL;
-  if (r->rc < 0) {
-    fail(f, &r->e);
-    return;
-  }
-  munge_ask_put(&f->out, r->credential, (size_t)r->rc);
-  f->phase = "rdzvd";
-  int rc = uv_tcp_connect(&f->connect, &f->tcp, &f->o.daemon.any, on_connected);
-  if (rc) fail_io(f, rc, "rdzvd cannot be asked for a key");
+  err_set(&e, -ETIMEDOUT, "munged of this machine did not answer within %.3g s", (double)f->o.deadline_ms / 1000);
+  answer(f, NULL, &e);
 }
 
 static void on_begin(uv_timer_t *timer) {
   struct munge_fetch *f = timer->data;
-  struct order r = {.rc = 0};
-  randombytes_buf(f->nonce.bytes, sizeof(f->nonce.bytes));
-  r.len = munge_request_format(&f->nonce, r.payload);
-  uv_timer_start(timer, on_deadline, f->o.deadline_ms, 0);
-  ask_munged(f, encode, &r, on_encoded);
+  struct err e = ERR_INIT;
+  struct order o = {.daemon = f->o.daemon,
+                    .trusted = f->o.trusted,
+                    .most_ms = f->o.deadline_ms,
+                    .deadline_ms = monotonic_ms() + f->o.deadline_ms};
+  uv_timer_start(timer, on_deadline, f->o.deadline_ms + LATER_MS, 0);
+  f->aside = aside_start(f->o.loop, work, &o, sizeof(o), on_done, f, &e);
+  if (f->aside) return;
+  err_wrap(&e, "munged of this machine cannot be asked");
+  answer(f, NULL, &e);
 }
 
 struct munge_fetch *munge_fetch_start(const struct munge_fetch_options *o, munge_fetch_fn fn, void *ctx) {
   struct munge_fetch *f = xcalloc(1, sizeof(*f));
-  f->o = *o;
-  f->fn = fn;
-  f->ctx = ctx;
-  f->timer.data = f->tcp.data = f->connect.data = f->write.data = f;
+  *f = (struct munge_fetch){.o = *o, .fn = fn, .ctx = ctx};
+  f->timer.data = f;
   uv_timer_init(o->loop, &f->timer);
-  uv_tcp_init(o->loop, &f->tcp);
-  f->open_handles = 2;
   uv_timer_start(&f->timer, on_begin, 0, 0);
   return f;
 }
