@@ -123,61 +123,18 @@ static void on_msg(struct core *c, const struct core_event *ev) {
 
 /* The rest. -------------------------------------------------------------------------------------------------------- */
 
-/* A job that may have missing hosts, and how far its list was read. */
-struct waiting_job {
-  const struct job *job;
-  size_t number, at;
-};
-
-/* Jobs of one user, which have missing hosts left. The next one to give a host is the first. */
-struct waiting_user {
-  struct waiting_job *jobs;
-  size_t n;
-};
-
-/* Jobs without an account, of root and the daemon's user, are one user's. */
-static int compare_users(const struct waiting_job *a, const struct waiting_job *b) {
-  return strcmp(a->job->account ? a->job->account->name : "", b->job->account ? b->job->account->name : "");
-}
-
-static int by_user(const void *pa, const void *pb) {
-  const struct waiting_job *a = pa, *b = pb;
-  int order = compare_users(a, b);
-  return order ? order : (a->number > b->number) - (a->number < b->number);
-}
-
 size_t core_missing_hosts(const struct core *c, size_t first, size_t max, struct buf *out) {
-  struct waiting_job *jobs = xcalloc(c->jobs.n_all + 1, sizeof(*jobs));
-  struct waiting_user *users = xcalloc(c->jobs.n_all + 1, sizeof(*users));
-  size_t n = 0, n_jobs = 0, n_users = 0;
-  for (size_t i = 0; i < c->jobs.n_all; i++)
-    if (c->jobs.all[i]->roster.n) jobs[n_jobs++] = (struct waiting_job){.job = c->jobs.all[i], .number = i};
-  qsort(jobs, n_jobs, sizeof(*jobs), by_user);
-  for (size_t i = 0; i < n_jobs; i++) {
-    if (i == 0 || compare_users(&jobs[i - 1], &jobs[i]) != 0) users[n_users++].jobs = &jobs[i];
-    users[n_users - 1].n++;
-  }
-  bool any = true;
-  while (any && n < max) {
+  size_t n = 0, n_jobs = c->jobs.n_all, *at = xcalloc(n_jobs + 1, sizeof(*at));
+  for (bool any = true; any && n < max;) {
     any = false;
-    for (size_t i = 0; i < n_users && n < max; i++) {
-      struct waiting_user *u = &users[(first + i) % n_users];
-      bool found = false;
-      while (u->n && !found) { /* a job that has none left drops out; another one is the last of its user now */
-        struct waiting_job one = u->jobs[0];
-        found = job_next_missing_host(one.job, &one.at, out);
-        memmove(u->jobs, u->jobs + 1, (u->n - 1) * sizeof(one));
-        if (found)
-          u->jobs[u->n - 1] = one;
-        else
-          u->n--;
-      }
+    for (size_t i = 0; i < n_jobs && n < max; i++) {
+      size_t k = (first + i) % n_jobs;
+      bool found = job_next_missing_host(c->jobs.all[k], &at[k], out);
       any |= found;
       n += found;
     }
   }
-  free(jobs);
-  free(users);
+  free(at);
   return n;
 }
 

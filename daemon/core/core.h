@@ -102,8 +102,8 @@ uint64_t core_deadline(const struct core *c);
 /* Every job that has a node has ended, and its nodes have acknowledged the end or had their time to. With
  * exit_when_idle the driver exits when this holds and its agent is gone or a job has been served. */
 bool core_idle(const struct core *c);
-/* Listed hosts that jobs wait for, of which nothing has come, at most `max`: each with a NUL. How many. Users take turns,
- * and so do the jobs of each; `first`, which counts the calls, says who begins. */
+/* Listed hosts that jobs wait for, of which nothing has come, at most `max`: each with a NUL. How many. Jobs take
+ * turns; `first`, which counts the calls, says which one begins. */
 size_t core_missing_hosts(const struct core *c, size_t first, size_t max, struct buf *out);
 /* At least one job has been here. */
 bool core_served(const struct core *c);

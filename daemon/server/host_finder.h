@@ -10,7 +10,7 @@
 
 enum {
   HOST_FINDER_ADDRS_MAX = 64,  /* that are asked about at once; further ones are forgotten */
-  HOST_FINDER_HOSTS_MAX = 64,  /* names that are looked up for them, of all users in turn */
+  HOST_FINDER_HOSTS_MAX = 64,  /* names that are looked up for them, of all jobs in turn */
   HOST_FINDER_EVERY_MS = 5000, /* between two series of lookups: a stranger causes them */
 };
 

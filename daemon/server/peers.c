@@ -735,10 +735,9 @@ static const struct conn_callbacks peer_conn_callbacks = {.on_msg = on_msg,
                                                           .on_end = on_end,
                                                           .on_closed = on_closed};
 
-/* From accept to the first bytes ------------------------------------------------------------------------------------ */
-
 /* From accept to the first bytes: a connection gets a name and a place, or is refused. Its first bytes show where it
  * belongs. */
+
 /* Names and limits ------------------------------------------------------------------------------------------------- */
 
 static bool is_administrator(const struct peer *p) {

@@ -373,6 +373,11 @@ class Rdzv:
         """Where the daemons of now keep their state."""
         return re.findall(r" --state-dir (\S+)", " ".join(describe(pid) for pid in self.daemons()))
 
+    def go(self, *agents):
+        """Lets workers end that wait for the file, and their agents with 0."""
+        (self.tmp / "go").touch()
+        assert [a.exit() for a in agents] == [0] * len(agents), self
+
     def gone(self, timeout=HANG_S, **want):
         """Fails unless all of them are gone in time."""
         until(lambda: "everything is gone, but there is " + "; ".join(map(describe, self.pids(**want))) + f"\n{self}",

@@ -125,8 +125,7 @@ def test_a_job_of_fixed_size_waits(rdzv):
     for a in agents:
         a.expect("the daemon is back")
     assert rdzv.workers() == before, rdzv
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
     assert not any(a.says("round 2 of") for a in agents), rdzv
 
 
@@ -164,8 +163,7 @@ def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
     survivors = [a for i, a in enumerate(agents) if i != victim]
     for a in survivors:  # who has not come back when the job is over waits for another one of that name
         a.expect("round 2: 2 nodes|this node is a spare|this node waits", 20)
-    (rdzv.tmp / "go").touch()
-    assert [a.exit(30) for a in survivors] == [0, 0, 0], rdzv
+    rdzv.go(*survivors)
     assert charged or not any(a.says("restart [1-9] of 3") for a in survivors), rdzv
 
 
@@ -209,7 +207,6 @@ def test_the_older_run_goes_on(rdzv):
     assert not any(map(alive, newer.values())), "the newer job's workers are dead before their nodes join"
     assert all(map(alive, older.values())), "the older job was touched"
     new.kill(signal.SIGCONT)
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0, 0, 0], rdzv
+    rdzv.go(*agents)
     for door in doors:
         door.close()

@@ -218,8 +218,7 @@ def test_daemon_killed_and_started_again(rdzv, state):
     for a in agents:
         a.expect("reconnect|again|back", 5)
     assert rdzv.workers() == before
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
     assert not any(a.says(r"round 2") for a in agents), rdzv
 
 
@@ -232,8 +231,7 @@ def test_the_agents_own_daemon_is_killed(rdzv):
     os.kill(daemons[0], signal.SIGKILL)
     until(lambda: f"rdzvd is started again\n{rdzv}",
           lambda: set(rdzv.daemons()) - set(daemons), 5)
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
     assert rdzv.workers() == {} and len(before) == 2
     assert not any(a.says("round 2") for a in agents), rdzv
     rdzv.gone()

@@ -38,8 +38,7 @@ def test_a_stopped_agent_is_fenced(rdzv, stopped_with_it):
     agents[1].expect("joining again", 30)
     assert not agents[1].says("SIGKILL"), agents[1]
     assert agents[1].running and not rdzv.workers(E2E_NODE="1"), rdzv
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
 
 
 # Children that escape a worker's group: in sessions of their own, deaf to SIGTERM, orphaned, stopped.
@@ -83,5 +82,4 @@ def test_a_stopped_agent_of_a_fixed_size_job_is_not(rdzv):
     for a in agents:
         a.expect("round 2 of 2", 30)
     assert not alive(pid)
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)

@@ -60,8 +60,7 @@ def test_programs_keep_their_descriptors(rdzv):
     for pid in programs:
         open_ones = {fd: what for fd, (what, cloexec) in own_fds(pid).items() if fd > 2 and not cloexec and what != "/dev/null"}
         assert not open_ones, (pid, open_ones)
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
 
 
 # ---- files of others -------------------------------------------------------------------------------------------------

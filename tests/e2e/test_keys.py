@@ -151,8 +151,7 @@ def test_environment(rdzv, key):
     for pid in rdzv.pids():
         assert not environ(pid).get("RDZV_KEY"), describe(pid)
     clean(rdzv, key)
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
     d.expect("; key: RDZV_KEY$")
 
 
@@ -162,8 +161,7 @@ def test_file_of_the_environment_is_not_the_workers(rdzv, key):
     a = rdzv.agent("--standalone", "--", "sh", "-c", WAIT, env={"RDZV_KEY_FILE": str(path), "RDZV_INSECURE": "no"})
     until(lambda: f"the worker runs:\n{rdzv}", (rdzv.tmp / "env.0").exists)
     assert "KEY_F" not in (rdzv.tmp / "env.0").read_text()
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
 
 
 def test_descriptor(rdzv, key):
@@ -207,8 +205,7 @@ def test_standalone(rdzv):
     os.kill(daemon, 9)
     until(lambda: f"another daemon runs:\n{rdzv}", lambda: set(rdzv.daemons()) - {daemon})
     assert " --key-fd 5" in describe(*rdzv.daemons())
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
     assert not rdzv.config.exists()
 
 
@@ -382,8 +379,7 @@ def test_hosts(rdzv, ssh, key, given):
         clean(rdzv, key)
         assert key not in Path(f"{ssh}.log").read_text()
     assert "--key-fd" not in Path(f"{ssh}.log").read_text()
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
 
 
 def test_hosts_at_a_daemon(rdzv, ssh):

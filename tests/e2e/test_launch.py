@@ -110,8 +110,7 @@ def test_the_command_line_wins(rdzv, launch):
     a = launch("n1:4,n2:4,n3:4", "--nproc", 1, "--nnodes", 2, "--", "sh", "-c", "echo $RANK/$WORLD_SIZE; until [ -e go ]; do sleep 0.1; done")
     port = a.argv[a.argv.index("--endpoint") + 1].split(":")[1]
     until(lambda: f"the third has joined:\n{a}", lambda: subprocess.run([RDZVCTL, "-p", port, "status"], env=rdzv.env(), capture_output=True, text=True).stdout.count("spare"), 30)
-    (rdzv.tmp / "go").touch()
-    assert a.exit(30) == 0, a
+    rdzv.go(a)
     assert sorted(a.out) == ["[0] 0/2", "[1] 1/2"] and sum("it was a spare" in l for l in a.err) == 1, a
 
 
@@ -290,8 +289,7 @@ def test_a_tree(rdzv, launch):
         while (up := int(open(f"/proc/{up}/stat").read().rsplit(")", 1)[1].split()[1])) != a.pid:
             n += describe(up).endswith("--launched")
         depth[environ(p)["E2E_HOST"]] = n
-    (rdzv.tmp / "go").touch()
-    assert a.exit(30) == 0, a
+    rdzv.go(a)
     assert sorted(l.split(" ", 1)[1] for l in a.out) == [f"{i} {i} n{i + 1} ready" for i in range(9)], a
     assert sorted(depth.values()) == [0, 0, 1, 1, 1, 1, 2, 2, 2], depth
     rdzv.gone()

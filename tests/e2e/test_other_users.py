@@ -145,8 +145,7 @@ def test_flood_at_the_workers_socket(rdzv):
                     refused += s.recv(4096) == b""
     log = next((rdzv.tmp / "logs").rglob("agent-*.log"))
     until("the refusals are logged", lambda: f"of user {EVE} was refused" in log.read_text())
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
     assert log.read_text().count(f"of user {EVE} was refused") <= 16 * windows(began)
     assert total(rdzv.tmp / "logs") < 64 * 1024
 
@@ -204,8 +203,7 @@ def test_no_agent_id_in_a_file_that_others_read(rdzv):
     p = ctl(rdzv, "--socket", "s", "status", "--json")
     agent = json.loads("\n".join(p.out))["jobs"][0]["members"][0]["agent"]
     assert len(agent) == 32
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0, a
+    rdzv.go(a)
     d.kill()
     d.exit()
     texts = {"stderr of rdzvd": d.text, "stderr of the agent": a.text}

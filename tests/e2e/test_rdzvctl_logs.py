@@ -48,8 +48,7 @@ def test_lines_of_ranks_and_nodes(rdzv):
     assert p.code == 1 and p.err == ["rdzvctl: job family has no rank 4; its ranks are 0 to 3"], p
     p = ask(rdzv, "logs", "famly")
     assert p.code == 1 and p.says("no job has the id famly; there are: family"), p
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
     p = ask(rdzv, "logs", "family")
     assert p.code == 1 and p.says("job family is over: success with exit code 0; its agents, which had the lines, are gone"), p
 
@@ -120,8 +119,7 @@ def test_more_lines_than_are_kept(rdzv):
     assert p.code == 0 and p.out[-1] == "the end", p.err
     assert 500_000 < sum(map(len, p.out)) < 1_100_000
     assert any("keeps recent lines only: earlier ones are not shown" in l for l in p.err), p.err
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 @needs_users
@@ -140,8 +138,7 @@ def test_other_users_see_nothing(rdzv):
         assert p.code == 1 and not p.says("secret") and p.err == ["rdzvctl: no job of yours has the id family; you have none here"], p
     p = ctl(rdzv, "--endpoint", d.endpoint, "logs", "family", **{**SOMEBODY, "env": {"RDZV_KEY": rdzv.user_key(SOMEBODY["user"])}})
     assert p.code == 1 and not p.says("secret"), p
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 def test_from_another_machine(rdzv):
@@ -151,8 +148,7 @@ def test_from_another_machine(rdzv):
     rdzv.await_workers(1)
     (rdzv.tmp / "s").unlink()  # no control socket: the port is left
     until("it is here", lambda: ctl(rdzv, "--endpoint", d.endpoint, "logs", "family").out == ["hello"])
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 def test_a_stopped_agent_is_named(rdzv):
@@ -165,8 +161,7 @@ def test_a_stopped_agent_is_named(rdzv):
     assert p.code == 1 and p.says("node .* does not answer: its agent is stopped, or its network is slow"), p
     a.kill(signal.SIGCONT)
     until("it answers again", lambda: ask(rdzv, "logs", "family").out == ["hello"])
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 def test_a_terminal_gets_text_and_colours(rdzv):
@@ -182,8 +177,7 @@ def test_a_terminal_gets_text_and_colours(rdzv):
         t.close()
     p = ask(rdzv, "logs", "family")
     assert p.out == ["\x1b]0;title\x07\x1b[2J\x1b[31mred"], "a pipe gets the bytes"
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 # ---- top -------------------------------------------------------------------------------------------------------------
@@ -213,8 +207,7 @@ def test_top(rdzv):
         os.kill(second, signal.SIGCONT)
     finally:
         t.close()
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
 
 
 # ---- several daemons -------------------------------------------------------------------------------------------------
@@ -322,5 +315,4 @@ def test_a_standby_learns_of_a_drain(rdzv):
     for d in one, two:
         assert [x["host"] for x in json.loads(ctl(rdzv, "--endpoint", d.endpoint, "status", "--json").text)["drained"]] == ["gpu7"], p
     spare.close()
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)

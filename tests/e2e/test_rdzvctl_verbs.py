@@ -101,8 +101,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     p = ask(rdzv, "undrain", "n1", "--json")
     assert p.code == 0 and json.loads(p.text)["ok"] and json.loads(p.text)["host"] == "n1", p
     agents[1].expect("round 2 of job family has its 2 nodes; this node waits; a new round with all waiting nodes")
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0, 0], rdzv
+    rdzv.go(*agents)
 
 
 def test_spare_takes_over(rdzv, d, hosts):
@@ -113,8 +112,7 @@ def test_spare_takes_over(rdzv, d, hosts):
     agents[2].expect("spare")
     assert ask(rdzv, "drain", "n0").code == 0
     agents[2].expect("round 2: 2 nodes, 2 workers")
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0, 0], rdzv
+    rdzv.go(*agents)
 
 
 def test_confirm_dead(rdzv, d, hosts):
@@ -167,8 +165,7 @@ def test_excluded_after_failures(rdzv, d, hosts):
         a.expect(r"host n1 is excluded from further rounds: 1 of the job's charged failures happened there \(--exclude-after\)")
     agents[1].expect(r"host n1 is drained by the job itself: 1 charged failures there \(--exclude-after 1\)")
     agents[0].expect("round 2: 1 node, 1 worker")
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
 
 
 def test_finished_ones_run_again(rdzv, d):
@@ -208,8 +205,7 @@ while not os.path.exists("go"): time.sleep(0.02)"""
     assert [(v["round"], v["charged"], v["verdict"]["signal"], v["verdict"]["rank"]) for v in past] == [(1, True, 9, 3)]
     p = ask(rdzv, "status")
     assert p.says(r"  round 1 ended: rank 3 \(local 1\) on .* was killed by SIGKILL .*\(\d+ s ago, charged\)"), p
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
 
 
 def test_final_verdict_outlives_the_daemon(rdzv, d):
@@ -381,8 +377,7 @@ def test_watch_on_a_terminal(rdzv, d):
         assert t.text.endswith("\x1b[?25h\x1b[?1049l"), "the terminal is as it was"
     finally:
         t.close()
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
 
 
 def test_watch_cuts_what_does_not_fit(rdzv, d):

@@ -120,8 +120,7 @@ def test_the_agent_is_small(rdzv):
     a = rdzv.agent("--standalone", "--nproc", 2, "--", "sh", "-c", WAIT)
     rdzv.await_workers(2)
     resident = status(a.pid, "VmRSS")
-    (rdzv.tmp / "go").touch()
-    assert a.exit() == 0
+    rdzv.go(a)
     assert resident < 5 * 1024, f"{resident} kB"
 
 

@@ -115,8 +115,7 @@ def test_next_address_has_the_daemon(rdzv):
         p = ask(rdzv, endpoint.split(","), "jobs")
         assert p.popen.returncode == 0 and p.says("j: (starting|running)"), p  # FORWARD goes out with START
         assert rdzv.daemons() == [d.pid]
-        (rdzv.tmp / "go").touch()
-        assert [a.exit() for a in agents] == [0, 0], rdzv
+        rdzv.go(*agents)
 
 
 def test_first_address_is_started(rdzv):
@@ -127,8 +126,7 @@ def test_first_address_is_started(rdzv):
     d.expect(rf"job j: it is with the daemon on 127.0.0.1 \(127.0.0.1:{port}\), in round 1")
     p = ask(rdzv, [f"127.0.0.3:{d.port}", f"127.0.0.1:{port}"], "status", "j")
     assert p.popen.returncode == 0 and p.says("j: (starting|running)"), p  # FORWARD goes out with START
-    (rdzv.tmp / "go").touch()
-    assert [a.exit(30) for a in agents] == [0, 0], rdzv
+    rdzv.go(*agents)
 
 
 def test_daemon_gets_the_claims_place(rdzv):

@@ -244,8 +244,7 @@ def test_nothing_outlives_what_is_killed(rdzv, keep, who):
     for pid in processes[who]:
         os.kill(pid, signal.SIGKILL)
     if who == "backstop":
-        (rdzv.tmp / "go").touch()
-        assert a.exit(30) == 0, a
+        rdzv.go(a)
     until(lambda: f"all are gone: {a}", lambda: not any(alive(p) for p in workers) and not alive(a.pid), 20)
     if who in ("guard", "both"):
         assert a.exit() != 0 and a.says("guard"), a

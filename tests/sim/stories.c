@@ -33,6 +33,7 @@ struct sim *story_play(const struct story *st, bool verbose) {
   if (st->configure) st->configure(&c);
   struct sim *s = sim_create(&c);
   st->tell(s);
+  if (!s->n_nodes) story_nodes(s, 2, 1); /* it has only said how workers behave */
   story_over(s, STORY_MS);
   return s;
 }

@@ -97,7 +97,6 @@ static void restart(struct sim_config *c) {
 static void after_finish_restart(struct sim *s) {
   s->normal = story_run(1000);
   rule_add(s, 1, 0, 1, story_exit(2000, 3));
-  story_nodes(s, 2, 1);
 }
 
 static void after_finish_restart_lost(struct sim *s) {

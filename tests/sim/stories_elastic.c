@@ -27,7 +27,6 @@ static void refill_by_progress(struct sim *s) {
   rule_add(s, 1, 0, 1, telling(story_exit(1000, 3)));
   rule_add(s, 1, 0, 2, telling(story_exit(2000, 3)));
   rule_add(s, 1, 0, 3, telling(story_exit(1500, 3)));
-  story_nodes(s, 2, 1);
 }
 
 static void refill_by_time(struct sim *s) {
@@ -36,7 +35,6 @@ static void refill_by_time(struct sim *s) {
   rule_add(s, 1, 0, 1, story_exit(1000, 3));
   rule_add(s, -1, 0, 2, story_forever());
   rule_add(s, 1, 0, 2, story_exit(610000, 3));
-  story_nodes(s, 2, 1);
 }
 
 /* The daemon that comes back has not forgotten at which step it failed. */

@@ -60,7 +60,6 @@ static void finished_and_gone(struct sim *s) {
 static void fails_after_finish(struct sim *s) {
   rule_add(s, 1, -1, 0, story_run(500));
   rule_add(s, 0, 0, 0, story_exit(3000, 4));
-  story_nodes(s, 2, 1);
 }
 
 static void operator_stops(struct sim *s) {

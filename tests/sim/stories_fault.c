@@ -34,18 +34,15 @@ static void worker_killed(struct sim *s) {
 static void echo_comes_first(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 1));
   rule_add(s, 1, 0, 1, story_signal(2000, SIGSEGV));
-  story_nodes(s, 2, 1);
 }
 
 static void crash_loop(struct sim *s) {
   rule_add(s, 0, 0, 0, story_exit(100, 3));
-  story_nodes(s, 2, 1);
 }
 
 static void command_not_found(struct sim *s) {
   struct behaviour b = {.exec_errno = ENOENT};
   rule_add(s, 1, -1, 0, b);
-  story_nodes(s, 2, 1);
 }
 
 /* The guard cannot fork in rounds 1 and 2, and can in round 3. */
@@ -53,7 +50,6 @@ static void fork_fails_twice(struct sim *s) {
   struct behaviour b = {.exec_errno = EAGAIN};
   rule_add(s, 1, -1, 1, b);
   rule_add(s, 1, -1, 2, b);
-  story_nodes(s, 2, 1);
 }
 
 /* The memory of the last round comes back for the third: one more restart, and the job goes on. */
@@ -61,7 +57,6 @@ static void device_held(struct sim *s) {
   struct behaviour b = {.exec_errno = EBUSY};
   rule_add(s, 0, 0, 1, story_exit(100, 3));
   rule_add(s, 1, 0, 2, b);
-  story_nodes(s, 2, 1);
 }
 
 static void ignores_term(struct sim *s) {
@@ -69,7 +64,6 @@ static void ignores_term(struct sim *s) {
   b.term_ms = UINT32_MAX;
   rule_add(s, 0, 0, 1, b);
   rule_add(s, 1, 0, 1, story_exit(1000, 1));
-  story_nodes(s, 2, 1);
 }
 
 static void stuck_in_the_kernel(struct sim *s) {
@@ -78,7 +72,6 @@ static void stuck_in_the_kernel(struct sim *s) {
   b.kill_ms = 30000;
   rule_add(s, 0, 0, 1, b);
   rule_add(s, 1, 0, 1, story_exit(1000, 1));
-  story_nodes(s, 2, 1);
 }
 
 static void node_lost_one_is_enough(struct sim *s) {

@@ -45,7 +45,6 @@ static void two_nodes_hang(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 0, 0, 1, hanging(3000, 0));
   rule_add(s, 1, 0, 1, hanging(3500, 'D'));
-  story_nodes(s, 2, 1);
 }
 
 /* It does not take a daemon to see it; but to settle it. */
@@ -68,7 +67,6 @@ static void hang_at_the_finish(struct sim *s) {
 static void hang_at_the_start(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 1, 0, 1, hanging(100, 'T'));
-  story_nodes(s, 2, 1);
 }
 
 /* Its agent was stopped for longer than the timeout, and has not read what its workers said. They do not hang. */

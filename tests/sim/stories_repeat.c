@@ -23,13 +23,11 @@ static struct behaviour raise_after(uint32_t run_ms, const char *words) {
 
 static void repeats_end_the_job(struct sim *s) {
   rule_add(s, 0, 0, 0, raise_after(2000, "ValueError: boom"));
-  story_nodes(s, 2, 1);
 }
 
 /* The rank does not matter. */
 static void repeats_on_other_nodes(struct sim *s) {
   for (int round = 1; round <= 3; round++) rule_add(s, round % 2, 0, round, raise_after(2000, "ValueError: boom"));
-  story_nodes(s, 2, 1);
 }
 
 /* Each round comes a step further, and the fifth one to the end. */
@@ -39,20 +37,17 @@ static void moves_on(struct sim *s) {
     b.progress_ms = 500;
     rule_add(s, 0, 0, round, b);
   }
-  story_nodes(s, 2, 1);
 }
 
 static void failures_alternate(struct sim *s) {
   for (int round = 1; round <= 4; round++)
     rule_add(s, 0, 0, round, raise_after(2000, round % 2 ? "ValueError: boom" : "KeyError: 'a'"));
-  story_nodes(s, 2, 1);
 }
 
 /* A crash after 11 minutes: each round is long enough to refund the budget, and none of the repeats does. */
 static void repeats_refund_nothing(struct sim *s) {
   s->normal = story_forever();
   rule_add(s, 0, 0, 0, raise_after(11 * MIN, "ValueError: boom"));
-  story_nodes(s, 2, 1);
 }
 
 /* The same without a limit of repeats: the budget ends it. */
@@ -66,13 +61,11 @@ static void fails_now_and_then(struct sim *s) {
   s->normal = story_run(100 * MIN);
   for (int round = 1; round <= 4; round++)
     rule_add(s, 0, 0, round, raise_after(after[round - 1], "DistBackendError: NCCL error"));
-  story_nodes(s, 2, 1);
 }
 
 /* By somebody else: a drill, or the kernel's out-of-memory killer. */
 static void killed_again_and_again(struct sim *s) {
   for (int round = 1; round <= 3; round++) rule_add(s, 0, 0, round, story_signal(2000, SIGKILL));
-  story_nodes(s, 2, 1);
 }
 
 /* A node is lost between: that says nothing about the bug. */
@@ -101,14 +94,12 @@ static void daemon_dies_between_repeats(struct sim *s) {
 
 static void import_fails(struct sim *s) {
   rule_add(s, -1, 0, 0, raise_after(300, "ModuleNotFoundError: No module named 'x'"));
-  story_nodes(s, 2, 1);
 }
 
 /* On a node that comes late, or where the file server is away. */
 static void import_fails_later(struct sim *s) {
   rule_add(s, 0, 0, 1, raise_after(2000, "ValueError: boom"));
   rule_add(s, 0, 0, 2, raise_after(300, "ModuleNotFoundError: No module named 'x'"));
-  story_nodes(s, 2, 1);
 }
 
 const struct story stories_repeat[] = {
