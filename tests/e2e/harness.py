@@ -262,6 +262,11 @@ class Proc:
         self.popen.send_signal(signo)
         self.killed = self.killed or signo == signal.SIGKILL
 
+    def end(self, signo=signal.SIGKILL, timeout=20.0):
+        """Both."""
+        self.kill(signo)
+        return self.exit(timeout)
+
     @property
     def running(self):
         return self.popen.poll() is None

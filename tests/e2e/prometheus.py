@@ -100,5 +100,4 @@ class Prometheus:
         return {(a["labels"]["alertname"], a["labels"].get("job")) for a in self.ask("alerts")["alerts"]}
 
     def stop(self):
-        self.p.kill(15)
-        self.p.exit()
+        self.p.end(15)

@@ -71,8 +71,7 @@ class Job:
     def restart_daemon(self, key=None):
         """The daemon comes back at its port, with its key or another one."""
         port = self.daemon.port
-        self.daemon.kill(signal.SIGTERM)
-        self.daemon.exit()
+        self.daemon.end(signal.SIGTERM)
         env = {"RDZV_KEY": str(key)} if key else None
         self.daemon = self.rdzv.daemon("--verbose", "--socket", self.socket, port=port, env=env)
         return self.daemon

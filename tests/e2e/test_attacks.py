@@ -84,8 +84,7 @@ def test_highest_incarnation(job):
     late = job.rdzv.agent("--endpoint", job.daemon.endpoint, "--rdzv-id", JOB, "--role", "chief-scientist", "--nnodes", 2, "--max-restarts", 0, "--", "true")
     late.expect("waiting|wait for|spare|is full|refused")
     assert HIGHEST not in late.text and "76" not in late.text, late
-    late.kill(15)
-    late.exit()
+    late.end(15)
 
 
 def test_a_job_that_starts_after_the_attack(rdzv):

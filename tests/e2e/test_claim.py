@@ -474,11 +474,9 @@ def test_a_helper_has_nothing_of_its_daemon(rdzv):
         time.sleep(0.1)
         assert pid in helpers(rdzv)
         os.kill(pid, signal.SIGSTOP)
-        d.kill(signal.SIGTERM)
-        assert d.exit(6) == 0, d
+        assert d.end(signal.SIGTERM, 6) == 0, d
         until("it is gone", lambda: not helpers(rdzv))
-        a.kill(signal.SIGTERM)
-        a.exit()
+        a.end(signal.SIGTERM)
 
 
 # Whole jobs. ----------------------------------------------------------------------------------------------------------
@@ -546,8 +544,7 @@ def test_a_job_begins_beside_no_run_of_it(rdzv, place):
     c = rdzv.spawn(RDZVCTL, "--endpoint", daemons[1].endpoint, "confirm-dead", f"run-{rdzv.mark}")
     assert c.exit() == 0 and c.says("the run that it waits for counts as dead"), c
     third.expect("round 1: 1 node", 20)
-    third.kill(signal.SIGTERM)
-    third.exit()
+    third.end(signal.SIGTERM)
 
 
 def cpu_s(pid):
@@ -581,8 +578,7 @@ def test_a_job_outlives_its_helper(rdzv):
         d.expect(rf"rdzv-claim \(pid {pid}\) was killed by signal 9")
         c[0].go_on()
         a.expect("round 1 runs", 20)
-        a.kill(signal.SIGTERM)
-        a.exit()
+        a.end(signal.SIGTERM)
 
 
 def test_an_agent_waits_for_a_folder_that_is_read_only(rdzv, small_disk):
@@ -619,5 +615,4 @@ def test_one_of_two_goes_on_with_a_claim(rdzv, place):
     number = agents[1].expect(r"round ([23]): 1 node", 20)[1]
     agents[1].expect(f"round {number} runs")
     daemons[1].expect(f"starting -> running round={number} nodes=1")
-    agents[1].kill(signal.SIGTERM)
-    agents[1].exit()
+    agents[1].end(signal.SIGTERM)

@@ -112,8 +112,7 @@ def test_its_death_by_a_signal_is_the_workers(rdzv, kind):
 def test_sigterm_reaches_the_worker(rdzv, kind):
     a = rdzv.agent("--nproc", 2, "--", *launcher(rdzv, kind), "sh", "-c", WORKER)
     ready([a], 2)
-    a.kill(signal.SIGTERM)
-    assert a.exit(10) == 75, a
+    assert a.end(signal.SIGTERM, 10) == 75, a
     # The launcher `closing` passes the signal on to a worker that has it already, as a member of the same group.
     assert {l[4:] for l in a.out if "got TERM" in l} == {"0 got TERM", "1 got TERM"}, a
     rdzv.gone()
@@ -146,8 +145,7 @@ def test_kill_9_leaves_nothing(rdzv, kind, victim):
     agents[0].exit(10)
     rdzv.gone(E2E_NODE="0")
     agents[1].expect("round 2: 1 node")
-    agents[1].kill(signal.SIGTERM)
-    assert agents[1].exit(10) == 75, rdzv
+    assert agents[1].end(signal.SIGTERM, 10) == 75, rdzv
     rdzv.gone(E2E_NODE="1")
 
 
@@ -185,8 +183,7 @@ def test_agent_inside_a_namespace(rdzv, proc):
     finally:
         stranger.kill()
         stranger.wait()
-    a.kill(signal.SIGKILL)
-    a.exit()
+    a.end(signal.SIGKILL)
     rdzv.gone()
 
 
@@ -199,6 +196,5 @@ def test_kill_9_inside_a_namespace(rdzv, proc, victim):
     os.kill(pid, signal.SIGKILL)
     a.expect("it ended with")
     only_the_shell_is_left(rdzv)
-    a.kill(signal.SIGKILL)
-    a.exit()
+    a.end(signal.SIGKILL)
     rdzv.gone()

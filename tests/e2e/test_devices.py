@@ -261,8 +261,7 @@ def test_leaving_while_devices_are_waited_for(rdzv, gpus):
     gpus.put(A, "held 30000 1")
     agent = rdzv.agent("--nproc", "gpu", "--device-timeout", "25s", "--", "sh", "-c", FAIL_ONCE, env=gpus.env())
     until(lambda: f"the devices are asked for again:\n{agent}", lambda: gpus.calls >= 3)
-    agent.kill(15)
-    assert agent.exit(5) == 75, agent
+    assert agent.end(15, 5) == 75, agent
     rdzv.gone()
 
 
@@ -310,8 +309,7 @@ def test_the_trainer_sees_its_own_device(rdzv, gpus, nproc, visible, own):
         assert env.get("CUDA_VISIBLE_DEVICES") == own[rank] and env["LOCAL_RANK"] == str(rank), env
         index = {"0": A, "1": B, "2": C, D: D}
         assert env.get("RDZV_DEVICE_UUID") == index.get(own[rank]), env
-    agent.kill(15)
-    agent.exit()
+    agent.end(15)
 
 
 def test_the_trainer_does_not_need_nccl(rdzv, gpus):

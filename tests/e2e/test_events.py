@@ -115,16 +115,14 @@ def test_a_shared_daemon_has_a_file_of_all_jobs(rdzv):
     assert all(e["metadata"]["uid"] == os.getuid() for e in events(rdzv))
     until("the hook ran", lambda: len(events(rdzv, "hook.rdzv.job.ended")) == 2 and len(events(rdzv, "hook.rdzv.node.joined")) == 2)
     assert not (rdzv.tmp / "hook.rdzv.round.sealed").exists()
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
 
 
 def test_progress_of_the_trainer(rdzv):
     """A first step, and then a line a second at most."""
     a = rdzv.agent("--standalone", "--nproc", 2, "--events", "ev", "--", "--steps", 10000000, "--checkpoint-dir", "ck", "--checkpoint-every", "500ms")
     until("it comes forward", lambda: len(of(events(rdzv), "job.progress")) >= 3 and len(of(events(rdzv), "job.saved")) >= 2, 60)
-    a.kill(signal.SIGTERM)
-    assert a.exit() == 75, a
+    assert a.end(signal.SIGTERM) == 75, a
     found = events(rdzv)
     assert is_sound(found) and names(found).count("round.first_step") == 1, found
     progress = [e for e in found if e["name"] == "rdzv.job.progress"]
@@ -175,8 +173,7 @@ def test_a_node_is_refused(rdzv):
     assert "--max-restarts is 9 there and 3 in the job" in of(events(rdzv), "node.refused")[0]["message"], rdzv
     found = events(rdzv, "ev2")
     assert is_sound(found) and names(found) == ["agent.gave_up"] and found[0]["metadata"]["exit_code"] == 72, found
-    one.kill(signal.SIGTERM)
-    assert one.exit() == 75, one
+    assert one.end(signal.SIGTERM) == 75, one
 
 
 @pytest.mark.parametrize("program", ["agent", "daemon"])
@@ -202,8 +199,7 @@ def test_the_daemons_line(rdzv):
     d.expect("listens on")
     assert rdzv.agent("--endpoint", f"127.0.0.1:{port}", "--rdzv-id", "j", "--", "true").exit() == 0
     until("it is written", lambda: names(events(rdzv, "rdzv-events.json"))[-1:] == ["job.ended"])
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
 
 
 # Stands for sendmail: keeps what it is sent, and to whom.

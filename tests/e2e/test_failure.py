@@ -211,8 +211,7 @@ def test_daemon_killed_and_started_again(rdzv, state):
     d = rdzv.daemon(*options)
     agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--nproc", 2, "--", "sh", "-c", WAIT)
     before = rdzv.await_workers(4)
-    d.kill()
-    d.exit()
+    d.end()
     again = rdzv.daemon(*options, port=d.port)
     until(lambda: f"the job is known again\n{rdzv}", lambda: again.says("running|recover"), 5)
     for a in agents:
@@ -244,8 +243,7 @@ def test_sigterm_to_one_agent(rdzv):
     agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--", "sh", "-c", waits.COMMAND)
     for a in agents:
         a.expect("ready$")
-    agents[1].kill(signal.SIGTERM)
-    assert agents[1].exit() == 75, rdzv
+    assert agents[1].end(signal.SIGTERM) == 75, rdzv
     assert agents[1].says("got TERM") and agents[1].says("SIGTERM"), agents[1]
     rdzv.gone(E2E_NODE="1")
     until(lambda: f"the other goes on alone\n{rdzv}",

@@ -108,8 +108,7 @@ def test_stopped_agent(rdzv, worker):
     a.kill(signal.SIGCONT)
     time.sleep(2.5)
     assert a.running and not a.says("no progress"), a
-    a.kill(signal.SIGTERM)
-    assert a.exit() == 75, a
+    assert a.end(signal.SIGTERM) == 75, a
 
 
 def test_file(rdzv):

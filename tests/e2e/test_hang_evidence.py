@@ -52,8 +52,7 @@ def test_two_jobs_of_one_host(rdzv):
     ports = [set(serving(a)) for a in agents]
     assert len(ports[0]) == len(ports[1]) == 1 and ports[0] != ports[1], agents
     for a in agents:
-        a.kill(signal.SIGTERM)
-        a.exit(20)
+        a.end(signal.SIGTERM, 20)
 
 
 def test_an_address_of_the_user(rdzv):

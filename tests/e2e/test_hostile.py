@@ -128,8 +128,7 @@ def test_environment(rdzv):
     d.expect("NOTIFY_SOCKET")
     a = rdzv.agent("--standalone", "--", "true", env={"TMPDIR": "/" + CHARS, "RDZV_AGENT_NPROC": CHARS})
     assert a.exit() == 64, a
-    d.kill(signal.SIGTERM)
-    d.exit()
+    d.end(signal.SIGTERM)
     check(d.out + d.err + a.out + a.err)
 
 

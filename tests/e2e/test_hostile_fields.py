@@ -129,8 +129,7 @@ def test_every_text_to_the_daemon(rdzv, message):
     d.socket, d.rdzv = rdzv.tmp / "s", rdzv
     for i, (path, value) in enumerate(cases(message)):
         say(d, message, path, value, f"job-{i}")
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
     check(d.out + d.err)
     assert SHOWN in d.text or message not in ("HELLO", "REPORT"), d
     assert manager.texts

@@ -280,5 +280,4 @@ def test_ready_depends_on_the_state_folder(rdzv, small_disk):
     assert f'"job":"job-{i - 1}"' in (small_disk / "state/rdzvd.state").read_text()
     for n in held:
         n.close()
-    d.kill(signal.SIGTERM)
-    d.exit()
+    d.end(signal.SIGTERM)

@@ -99,8 +99,7 @@ def test_modes(rdzv, shared):
         assert [mode(p) for p in found] == ["0o700"], found
     (shared / "go").touch()
     assert a.exit() == 0, a
-    d.kill(signal.SIGTERM)
-    d.exit()
+    d.end(signal.SIGTERM)
     assert not os.path.exists(place)
 
 
@@ -130,8 +129,7 @@ def test_the_socket_of_a_killed_daemon_is_removed(rdzv):
             s.bind(str(folder / "control.sock"))
         p = rdzv.daemon("--socket", rdzv.tmp / "s") if kind == "daemon" else rdzv.agent("--standalone", "--", "sleep", "600")
         until("it is removed", lambda: not folder.exists(), 20)
-        p.kill(signal.SIGTERM)
-        p.exit(30)
+        p.end(signal.SIGTERM, 30)
 
 
 @needs_users

@@ -136,8 +136,7 @@ def test_helper_dies_with_its_agent(rdzv, nccl):
     _, _, hex_ = await_ids(agents, 4)
     agents[0].kill()
     until("the helper is gone", lambda: not listens(port_of(hex_)) and not helpers(rdzv, E2E_NODE="0"), 5)
-    agents[1].kill(15)
-    agents[1].exit()
+    agents[1].end(15)
 
 
 def test_who_waits_is_told_for_whom(rdzv):
@@ -186,8 +185,7 @@ def test_daemon_restarts_while_ids_are_outstanding(rdzv):
     daemon = rdzv.procs[0]
     rdzv.await_workers(4)
     helper = helpers(rdzv)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
     again = rdzv.daemon(port=daemon.port)
     again.expect("recovering -> running", 30)
     (rdzv.tmp / "hang").unlink()
@@ -211,8 +209,7 @@ def test_settings_must_agree(rdzv):
     one.expect("is here")
     two = rdzv.agent("--nnodes", 2, "--endpoint", daemon.endpoint, "--", "true")
     assert two.exit() == 72 and two.says("--nccl-ids is auto here .* and always in the job"), two
-    one.kill(15)
-    one.exit()
+    one.end(15)
 
 
 def test_library_of_python(rdzv, nccl):

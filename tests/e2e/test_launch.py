@@ -170,8 +170,7 @@ def test_ssh_itself_is_missing(rdzv, launch):
 def test_interrupt(rdzv, launch):
     a = launch("n1:2,n2", "--", *WAITS)
     ready(a, 3)
-    a.kill(signal.SIGINT)
-    assert a.exit(20) == 130, a
+    assert a.end(signal.SIGINT, 20) == 130, a
     # Whose agent hears first of another's leaving stops its workers by SIGTERM.
     assert sum("got " in l for l in a.out) == 3 and a.says("got INT"), a
     rdzv.gone()
@@ -224,8 +223,7 @@ def test_suspend_at_a_terminal(rdzv, launch):
 def test_terminate(rdzv, launch):
     a = launch("n1:2,n2", "--", *WAITS)
     ready(a, 3)
-    a.kill(signal.SIGTERM)
-    assert a.exit(20) == 75, a
+    assert a.end(signal.SIGTERM, 20) == 75, a
     assert sum("got TERM" in l for l in a.out) == 3, a
     a.expect("^rdzv-agent: SIGTERM: leaving with exit code 75", 1)
     rdzv.gone()
@@ -237,8 +235,7 @@ def test_a_second_interrupt_kills(rdzv, launch):
     a.kill(signal.SIGINT)
     until(lambda: f"both have it:\n{a}", lambda: sum("got INT" in l for l in a.out) == 2)
     time.sleep(0.3)  # at once it would be the same event
-    a.kill(signal.SIGINT)
-    assert a.exit(10) == 130 and a.says("second signal: killing everything"), a
+    assert a.end(signal.SIGINT, 10) == 130 and a.says("second signal: killing everything"), a
     rdzv.gone()
 
 
@@ -250,8 +247,7 @@ def launched(rdzv):
 def test_a_launcher_that_is_killed_leaves_nothing(rdzv, launch, fan_out):
     a = launch("n1,n2,n3,n4,n5", "--fan-out", fan_out, "--", *WAITS)
     ready(a, 5)
-    a.kill(signal.SIGKILL)
-    a.exit()
+    a.end(signal.SIGKILL)
     rdzv.gone()
 
 

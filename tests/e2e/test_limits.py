@@ -200,5 +200,4 @@ def test_daemon_with_closed_descriptors(rdzv, closed):
     port = until("it listens", lambda: (rdzv.tmp / "port").exists() and (rdzv.tmp / "port").read_text().strip())
     for a in rdzv.agents(2, f"127.0.0.1:{port}", "--nnodes", 2, "--", "true"):
         assert a.exit() == 0, a
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d

@@ -150,8 +150,7 @@ def test_a_lost_node_is_missed(rdzv):
     agents[1].kill(signal.SIGKILL)
     agents[0].expect(rf"1 of 2 nodes is here after \d+ s, giving up in .*; missing 1: {HOST} \(lost \d+ s ago: its agent died; the guard "
                      r"killed its workers\)$")
-    agents[0].kill(signal.SIGTERM)
-    assert agents[0].exit() == 75
+    assert agents[0].end(signal.SIGTERM) == 75
     agents[1].exit()
 
 

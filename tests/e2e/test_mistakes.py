@@ -58,8 +58,7 @@ def test_another_program_at_the_endpoint_is_named_and_not_waited_for_long(rdzv):
         agents = [rdzv.agent("--endpoint", endpoint, "--nnodes", 2, "--", "true", node=str(i)) for i in range(2)]
         for a in agents:
             a.expect(rf"{re.escape(ME)} listens at {endpoint} and does not seem to be rdzv: .*; trying again for 2\d s$")
-            a.kill(signal.SIGTERM)
-            assert a.exit() == 75, a
+            assert a.end(signal.SIGTERM) == 75, a
         s.shutdown(socket.SHUT_RDWR)
 
 
@@ -207,8 +206,7 @@ def test_settings_that_differ(rdzv):
     one_sentence(other, "2", "3")
     first.expect(rf"missing 1; {HOST} was refused \d s ago: --nnodes \(minimum\) is 3 there and 2 in the job")
     assert first.running
-    first.kill(signal.SIGTERM)
-    assert first.exit() == 75
+    assert first.end(signal.SIGTERM) == 75
 
 
 def test_commands_that_differ(rdzv):
@@ -231,8 +229,7 @@ def test_two_of_the_same_rank(rdzv):
     other = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", 1, "--", "true")
     assert other.exit(5) == 72, other
     one_sentence(other, "rank 1")
-    first.kill(signal.SIGTERM)
-    assert first.exit() == 75
+    assert first.end(signal.SIGTERM) == 75
 
 
 def test_log_directory_that_cannot_be_made(rdzv):

@@ -148,8 +148,7 @@ def test_only_trusted_users_give_keys(rdzv, m, home, tmp_path_factory):
     assert p.exit() == REFUSED and p.says(f"MUNGE brings none: a program of uid {MALLORY} answers there.* give --munge-user"), f"{p}\n{d}"
     p = agent(rdzv, d, "--munge-user", MALLORY, **someone(m, home))
     assert p.exit() == 0, f"{p}\n{d}"
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
 
 
 # ---- strangers, who have no key and send junk ------------------------------------------------------------------------
@@ -367,15 +366,13 @@ def test_a_munged_that_is_away_for_a_moment(rdzv, m, home, end, socket_left):
         p = rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "j", "--verbose", "--", "sleep", "600", **someone(m, home, **there))
         p.expect("round 1: 1 node")
         go()
-        d.kill(signal.SIGKILL)
-        d.exit()
+        d.end(signal.SIGKILL)
         d = rdzv.daemon(port=d.port, env=dict(m.env, RDZV_KEY="cd" * 32))
         until("the key by MUNGE is refused, and the agent's own twice", lambda: d.text.count("refused: its key is not the key") >= 3)
     come()
     if end == "agent" and not socket_left:
         until("the agent has another key", lambda: p.text.count("MUNGE has brought the key of this user") == 2)
-        p.kill(signal.SIGTERM)
-        p.exit()
+        p.end(signal.SIGTERM)
     else:
         assert p.exit() == 0, f"{p}\n{d}"
 
@@ -436,14 +433,12 @@ def test_watch_asks_munge_once(rdzv, m, d, home):
     seen = p.text.count('"jobs"')
     until(lambda: f"more answers:\n{p}", lambda: p.text.count('"jobs"') >= seen + 2)
     m.go_on()
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0
+    assert d.end(signal.SIGTERM) == 0
     p.expect("no daemon listens there")
     seen = p.text.count('"jobs"')
     new = rdzv.daemon("--socket", rdzv.tmp / "s", port=d.port, env=dict(m.env, RDZV_KEY="cd" * 32))
     until(lambda: f"answers of the new daemon:\n{p}\n{new}", lambda: p.text.count('"jobs"') > seen)
-    p.kill(signal.SIGTERM)
-    assert p.exit() == 0, p
+    assert p.end(signal.SIGTERM) == 0, p
 
 
 def test_why_rdzvctl_gets_no_key(rdzv, m, d, home, tmp_path_factory):
@@ -462,8 +457,7 @@ def test_why_rdzvctl_gets_no_key(rdzv, m, d, home, tmp_path_factory):
     keep_key(home, "ab" * 32)
     p = ctl(rdzv, plain, "jobs", **someone(m, home))
     assert p.exit() == REFUSED and p.says(r"has another key .*than this rdzvctl .*rdzvctl --port \d+ key .*; MUNGE brings none: no munged runs on"), p
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0
+    assert d.end(signal.SIGTERM) == 0
     p = ctl(rdzv, d, "jobs", **someone(m, tmp_path_factory.mktemp("other")))
     assert p.exit() == 69 and p.says("no daemon listens there"), p
 
@@ -486,5 +480,4 @@ def test_rdzvctl_trusts_as_the_agent_does(rdzv, m, home, tmp_path_factory):
     assert ctl(rdzv, d, "jobs", "--munge-user", MALLORY, **someone(m, home)).exit() == 0, d
     p = ctl(rdzv, d, "jobs", "--munge-user", "nobody-of-that-name", **someone(m, home))
     assert p.exit() == REFUSED and p.says("--munge-user nobody-of-that-name: this machine has no such user"), p
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d

@@ -64,8 +64,7 @@ def test_daemon_is_ready_when_it_listens(rdzv, manager):
     assert manager.heard[0][1] == ["READY=1", "STATUS=no job"], manager.heard
     with socket.create_connection(("127.0.0.1", d.port), 5):
         pass
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
     lines = manager.lines()
     assert lines.count("READY=1") == 1 and lines.count("STOPPING=1") == 1, lines
     assert "STATUS=stopping: SIGTERM" in lines, lines
@@ -142,8 +141,7 @@ def test_agent(rdzv, manager):
     """READY when the daemon has welcomed it, not before; STOPPING, and more time asked for while workers are being stopped."""
     d = rdzv.daemon()
     port = d.port
-    d.kill(signal.SIGTERM)
-    d.exit()
+    d.end(signal.SIGTERM)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     a = rdzv.agent("--endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=0", "--nnodes", "2", "--stop-timeout", "2.5",
                    "--", "python3", "-c", stubborn, env=manager.env(400000))
@@ -157,15 +155,13 @@ def test_agent(rdzv, manager):
     manager.status("round 1: node ")
     a.expect("up")
     n = len([l for l in manager.lines() if l.startswith("EXTEND")])
-    a.kill(signal.SIGTERM)
-    assert a.exit() == 75, a
+    assert a.end(signal.SIGTERM) == 75, a
     lines = manager.lines()
     assert lines.count("STOPPING=1") == 1 and lines.count("READY=1") == 1, lines
     assert len([l for l in lines if l.startswith("EXTEND")]) >= n + 3, lines
     assert any(l.startswith("STATUS=round 1: stopping workers") for l in lines), lines
     assert lines.count("WATCHDOG=1") > 4, lines
-    b.kill(signal.SIGTERM)
-    b.exit()
+    b.end(signal.SIGTERM)
 
 
 def test_agents_helpers_do_not_speak_for_it(rdzv, manager):
@@ -182,8 +178,7 @@ def test_agents_helpers_do_not_speak_for_it(rdzv, manager):
     time.sleep(0.8)
     assert len([l for l in manager.lines() if l == "WATCHDOG=1"]) == before, manager.heard
     os.kill(a.pid, signal.SIGCONT)
-    a.kill(signal.SIGTERM)
-    a.exit()
+    a.end(signal.SIGTERM)
 
 
 def test_agent_tells_progress(rdzv, manager):
@@ -192,5 +187,4 @@ def test_agent_tells_progress(rdzv, manager):
     a = rdzv.agent("--standalone", "--nproc", "1", "--", "--data", "synthetic:2000", "--layers", "200,50,200", "--batch", "8", "--epochs", "100000",
                    env=manager.env())
     manager.status("round 1: node 0 of 1, rank 0 of 1, step ")
-    a.kill(signal.SIGTERM)
-    a.exit()
+    a.end(signal.SIGTERM)

@@ -160,8 +160,7 @@ def test_flood_from_many_addresses(rdzv):
             s.sendall(b"\0garbage of some length\n")
             with contextlib.suppress(ConnectionError):
                 s.recv(1)
-    d.kill()
-    d.exit()
+    d.end()
     assert 16 < len(d.err) < 600 * windows(began), len(d.err)
 
 
@@ -181,8 +180,7 @@ def test_names_that_could_be_guessed(rdzv, name, link, command, env):
     (rdzv.tmp / "precious").write_text("precious")
     p = rdzv.spawn("sh", "-c", f"ln -s precious {link}; {command.format(rdzvd=RDZVD, agent=AGENT)}", env=env)
     until(lambda: f"{name} is written:\n{p}", lambda: (rdzv.tmp / name).exists())
-    p.kill(15)
-    p.exit()
+    p.end(15)
     assert (rdzv.tmp / "precious").read_text() == "precious"
     assert sorted(f.name for f in rdzv.tmp.iterdir() if f.name.startswith(name) and not f.is_symlink()) in ([name], []), "nothing is left beside it"
 
@@ -204,8 +202,7 @@ def test_no_agent_id_in_a_file_that_others_read(rdzv):
     agent = json.loads("\n".join(p.out))["jobs"][0]["members"][0]["agent"]
     assert len(agent) == 32
     rdzv.go(a)
-    d.kill()
-    d.exit()
+    d.end()
     texts = {"stderr of rdzvd": d.text, "stderr of the agent": a.text}
     texts.update((f, f.read_text(errors="replace")) for f in rdzv.tmp.rglob("*") if f.is_file())
     assert len(texts) > 4 and agent[:8] in d.text
@@ -290,8 +287,7 @@ def test_users_that_a_name_space_does_not_know_get_no_key(rdzv):
         assert p.code != 0 and not p.out and p.says("shows the daemon your user as nobody known"), p
         p = ctl(rdzv, "--port", port, "jobs", **user(uid))
         assert p.code == 0 and p.out == ["no jobs of yours (your user is not known to the daemon)"], p
-    d.kill(15)
-    d.exit()
+    d.end(15)
 
 
 @needs_name_spaces

@@ -213,8 +213,7 @@ def test_a_killed_agent_leaves_only_what_workers_wrote(rdzv, tmp, wrote):
     a = agent(rdzv, "--standalone", "--", "sh", "-c", f"[ $RANK = 0 ] || {{ {text} :; }}; touch up.$RANK; exec sleep 60")
     until(lambda: f"workers run\n{a}", lambda: all((rdzv.tmp / f"up.{i}").exists() for i in (0, 1)))
     assert len(list(tmp.iterdir())) == 1
-    a.kill()
-    a.exit()
+    a.end()
     rdzv.gone()
     left = [str(p.relative_to(tmp)) for p in tmp.rglob("*") if not p.is_dir() or not any(p.iterdir())]
     assert (len(left), left and left[0].endswith("/attempt_0/1/error.json")) == (1, True) if wrote else left == [], left

@@ -382,8 +382,7 @@ def test_the_daemon_goes_away(rdzv, browser):
         browser.open(page(d))
         browser.shows("Live", ".beat")
         browser.shows("seen", "h1")
-    d.kill()
-    d.exit()
+    d.end()
     browser.shows("The daemon has not answered", "#trouble")
     browser.shows("Not answering", ".beat")
     assert browser.text("h1") == "seen"

@@ -51,8 +51,7 @@ def test_the_guide_shows_these_lines(rdzv):
     job = Job(rdzv, "1", "--steps", 100000, "--throttle", 100)
     agent = job.agent()
     until_step(job.metrics, 20)
-    agent.kill(signal.SIGTERM)
-    assert agent.exit(20) == 75, agent
+    assert agent.end(signal.SIGTERM, 20) == 75, agent
     missing = [line for line in shown.splitlines() if not re.search("^" + as_a_pattern(line) + "$", agent.text, re.M)]
     assert missing == [], agent
 
@@ -88,8 +87,7 @@ def test_a_node_leaves(rdzv, who):
     until_step(job.metrics, 20)
     agents.sort(key=lambda a: not a.says("this is node 0"))
     leaver, other = agents[who], agents[1 - who]
-    leaver.kill(signal.SIGTERM)
-    assert leaver.exit(20) == 75, leaver
+    assert leaver.end(signal.SIGTERM, 20) == 75, leaver
     assert leaver.says("leaving with exit code 75; workers are asked for a checkpoint first")
     other.expect("round 2: 1 node, 2 workers", 20)
     until_step(job.metrics, max(e["step"] for e in job.events() if e["event"] == "step") + 20)
@@ -100,8 +98,7 @@ def test_a_node_leaves(rdzv, who):
     saved = [e["step"] for e in run if e["event"] == "checkpoint"]
     assert asked == saved[0] and len(saved) <= 2, f"one that was asked for, and one of the stop: {saved}"
     assert other.says("no restart is charged") and other.says("SIGTERM asked its agent to leave"), other
-    other.kill(signal.SIGTERM)
-    assert other.exit(20) == 75, other
+    assert other.end(signal.SIGTERM, 20) == 75, other
     no_worker_is_left(rdzv)
 
 
@@ -134,8 +131,7 @@ def test_without_a_daemon(rdzv):
     until_step(job.metrics, 20)
     d.kill(signal.SIGKILL)
     a.expect("lost contact with the daemon")
-    a.kill(signal.SIGTERM)
-    assert a.exit(20) == 75, a
+    assert a.end(signal.SIGTERM, 20) == 75, a
     assert len(checkpoint_steps(a)) == 1, a
     (first, *_) = [e["step"] for e in job.events() if e["event"] == "checkpoint"]
     assert checkpoint_steps(a) == [first]
@@ -146,8 +142,7 @@ def test_a_worker_that_only_reads_its_rank_is_not_waited_for(rdzv):
     """No --checkpoint-dir: nothing to wait for. The signal comes at once, as under torchrun."""
     a = rdzv.agent("--standalone", "--nproc", 2, "--", *TASK, "--steps", 100000, "--throttle", 100, "--metrics", rdzv.tmp / "m")
     until_step(rdzv.tmp / "m", 20)
-    a.kill(signal.SIGTERM)
-    assert a.exit(20) == 75, a
+    assert a.end(signal.SIGTERM, 20) == 75, a
     assert not a.says("asked for a checkpoint") and a.says("workers have 30 s to stop"), a
 
 

@@ -96,8 +96,7 @@ def test_follow_through_a_restart_of_the_daemon(rdzv):
     rdzv.await_workers(1)
     f = follow(rdzv, "family")
     f.expect("line 5")
-    d.kill()
-    d.exit()
+    d.end()
     f.expect("trying again")
     again = daemon(rdzv, port=d.port)
     again.expect("recovering -> running")
@@ -267,8 +266,7 @@ def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
         agents += rdzv.agents(1, four.endpoint, "--rdzv-id", "newcomer", "--", "sh", "-c", WAIT)
         page.expect(rf"newcomer{RUNS}")  # its daemon came after the first page
         assert find("stop", "cousin").code == 0 and agents[0].exit() == 77
-        one.kill()
-        one.exit()
+        one.end()
         page.expect(rf"\[H(?:(?!cousin|\[H)[\s\S])*family{RUNS}(?:(?!cousin)[\s\S])*\[J")
     finally:
         page.close()
@@ -293,8 +291,7 @@ def test_a_drain_reaches_all_daemons(rdzv):
     assert p.code == 0 and v["ok"] and [x["daemon"] for x in v["daemons"]] == [one.endpoint, two.endpoint], p
     for d in one, two:
         assert [x["host"] for x in json.loads(ctl(rdzv, "--endpoint", d.endpoint, "status", "--json").text)["drained"]] == [host]
-    two.kill()
-    two.exit()
+    two.end()
     p = ctl(rdzv, "--endpoint", both, "undrain", host)
     assert p.code == 0 and p.says(f"{one.endpoint}: host {host} is undrained") and p.says(f"{two.endpoint}.*no daemon listens there"), p
     assert ctl(rdzv, "--endpoint", one.endpoint, "stop", "family").code == 0

@@ -84,12 +84,10 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert p.code == 72 and p.says(r"job family cannot go on without n0: it needs 2 nodes \(--nnodes 2:3\), and 1 other is here"), p
 
     # It outlives the daemon, and an agent.
-    d.kill()
-    d.exit()
+    d.end()
     again = rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port)
     again.expect("recovering -> running")
-    agents[1].kill(signal.SIGTERM)
-    assert agents[1].exit() == 75, agents[1]
+    assert agents[1].end(signal.SIGTERM) == 75, agents[1]
     agents[1] = rdzv.agent(*options, "--", "sh", "-c", WAIT, wrap=hosts(1), node="1")
     agents[1].expect("host n1 is drained by root")
     p = ask(rdzv, "status")
@@ -211,8 +209,7 @@ while not os.path.exists("go"): time.sleep(0.02)"""
 def test_final_verdict_outlives_the_daemon(rdzv, d):
     (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--max-restarts", 0, "--", "sh", "-c", "exit 9")
     assert a.exit() == 9
-    d.kill()
-    d.exit()
+    d.end()
     rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port)
     p = ask(rdzv, "status", "family")
     assert p.says("family: ended .* failed with exit code 9") and p.says("round 1 ended: rank 0 .* exited with code 9"), p
@@ -366,8 +363,7 @@ def test_watch_on_a_terminal(rdzv, d):
         t.expect("family: running.*\x1b\\[K\r+\n")
         t.expect(r"\x1b\[H\d\d:\d\d:\d\d [^~]*?family: running", timeout=3)  # drawn again, over itself
         assert "\x1b[2J" not in t.text, "nothing flickers"
-        d.kill()
-        d.exit()
+        d.end()
         t.expect("/s: no daemon listens there")
         rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port).expect("recovering -> running")
         t.expect("family: running")
@@ -399,23 +395,19 @@ def test_watch_without_a_terminal(rdzv, d):
     p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "jobs", "--watch")
     until("three blocks", lambda: p.out.count("no jobs") >= 3)
     assert p.out[0].count(":") == 2 and p.out[1:3] == ["no jobs", ""] and "\x1b" not in p.text, p
-    d.kill()
-    d.exit()
+    d.end()
     p.expect("/s: no daemon listens there")
     d = rdzv.daemon("--socket", rdzv.tmp / "s")
     until("it goes on", lambda: p.out[-1] == "no jobs")
-    p.kill(signal.SIGINT)
-    assert p.exit(5) == 0, p
+    assert p.end(signal.SIGINT, 5) == 0, p
     p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch", "--json")
     until("two objects", lambda: len(p.out) >= 2)
     assert [json.loads(line)["jobs"] for line in p.out[:2]] == [[], []], p
-    d.kill()
-    d.exit()
+    d.end()
     until("a failure", lambda: '"ok"' in p.text)
     failure = next(json.loads(line) for line in p.out if '"ok"' in line)
     assert (failure["ok"], failure["code"]) == (False, 69) and failure["text"].endswith("/s: no daemon listens there") and not p.err, p
-    p.kill(signal.SIGTERM)
-    assert p.exit(5) == 0, p
+    assert p.end(signal.SIGTERM, 5) == 0, p
 
 
 def test_watch_ends_where_there_is_nothing_to_watch(rdzv, d):

@@ -90,8 +90,7 @@ def test_port_file(rdzv):
     for addr, port in (("127.0.0.1", first), ("127.0.0.2", second)):
         with Native(port, addr) as n:
             n.expect("GREETING")
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0 and not path.exists(), d
+    assert d.end(signal.SIGTERM) == 0 and not path.exists(), d
 
 
 def test_port_file_cannot_be_written(rdzv):
@@ -147,8 +146,7 @@ def test_ipv6(rdzv):
 def test_both_wildcards_share_a_port(rdzv):
     port = rdzv.daemon().port
     for p in rdzv.procs:
-        p.kill(signal.SIGTERM)
-        p.exit()
+        p.end(signal.SIGTERM)
     d = rdzv.spawn(RDZVD, "--listen", f"[::]:{port}", "--listen", f"0.0.0.0:{port}")
     assert ports(d) == [port, port]
     for addr in ("::1", "127.0.0.1"):

@@ -55,8 +55,7 @@ def test_socket_is_for_everybody(rdzv, home):
     d.expect(f"control socket {path}")
     with Native(path=path) as n:
         assert n.control("jobs") == (0, "no jobs\n")
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0 and not os.path.exists(path)
+    assert d.end(signal.SIGTERM) == 0 and not os.path.exists(path)
 
 
 def test_one_question_a_connection(rdzv, tmp_path):
@@ -95,8 +94,7 @@ def test_control_at_the_port(rdzv):
 
 def test_leftover_of_a_killed_daemon_is_replaced(rdzv):
     d = rdzv.daemon("--socket", rdzv.tmp / "s")
-    d.kill()
-    d.exit()
+    d.end()
     assert (rdzv.tmp / "s").exists()
     d = rdzv.daemon("--socket", rdzv.tmp / "s")
     with Native(path=rdzv.tmp / "s") as n:
@@ -111,8 +109,7 @@ def test_leftovers_of_killed_daemons_are_swept(rdzv, home):
     plain.touch()
     until("their sockets are there", lambda: all(map(os.path.exists, paths)))
     for d in dead:
-        d.kill()
-        d.exit()
+        d.end()
     assert all(map(os.path.exists, paths))
     new = rdzv.daemon(env=home)
     new.expect("control socket")
@@ -153,8 +150,7 @@ def test_users(rdzv):
     p = ctl(rdzv, "--socket", f"{folder}/control.sock", "jobs", **SOMEBODY)
     assert p.code == 0 and p.out == ["no jobs of yours (uid 65533)"], p
     assert p.says(rf"rdzvctl: this daemon belongs to user \S+ \(uid 65534\), pid {d.pid}"), "whose daemon it is, is said"
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0 and not os.path.exists(folder)
+    assert d.end(signal.SIGTERM) == 0 and not os.path.exists(folder)
 
 
 @needs_users
@@ -172,8 +168,7 @@ def test_daemons_of_other_users_do_not_count(rdzv):
     p = ctl(rdzv, "--port", port, "jobs", **NOBODY)
     assert p.code == 0 and p.text == "no jobs", p
     for d in (mine, theirs):
-        d.kill(signal.SIGTERM)
-        assert d.exit() == 0
+        assert d.end(signal.SIGTERM) == 0
 
 
 @needs_users
@@ -193,8 +188,7 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
         p = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", **NOBODY)
         path = p.expect(rf"listens on .*; control socket ({folder}-\w{{6}}/control\.sock)")[1]
         assert ctl(rdzv, "--port", port, "jobs", **NOBODY).code == 0, "rdzvctl finds it"
-        p.kill(signal.SIGTERM)
-        assert p.exit() == 0 and not os.path.exists(os.path.dirname(path)), p
+        assert p.end(signal.SIGTERM) == 0 and not os.path.exists(os.path.dirname(path)), p
     finally:
         os.rmdir(folder)
 
@@ -273,8 +267,7 @@ def test_watch_alone_is_status(rdzv):
     said = [json.loads(text) for text in [*p.out[:2], ctl(rdzv, "--socket", rdzv.tmp / "s", "status", "--json").text]]
     times = [fields.pop("wall_ms") for fields in said]
     assert said[0] == said[1] == said[2] and times == sorted(times), p
-    p.kill(signal.SIGINT)
-    assert p.exit(5) == 0, p
+    assert p.end(signal.SIGINT, 5) == 0, p
 
 
 def test_help(rdzv):
@@ -304,8 +297,7 @@ def test_no_daemon(rdzv, home):
     p = ctl(rdzv, "jobs", "--socket", "nowhere")
     assert p.code == 69 and p.says("nowhere: no daemon listens there"), p
     d = rdzv.daemon("--socket", rdzv.tmp / "s")
-    d.kill()
-    d.exit()
+    d.end()
     p = ctl(rdzv, "jobs", "--socket", "s")
     assert p.code == 69 and p.says("s: no daemon listens there"), p
 
@@ -385,5 +377,4 @@ def test_the_socket_of_a_killed_daemon_goes_with_the_next_clean_end(rdzv):
     first.kill(signal.SIGKILL)
     first.popen.wait(10)
     assert path.exists()
-    second.kill(signal.SIGTERM)
-    assert second.exit() == 0 and not path.exists(), rdzv
+    assert second.end(signal.SIGTERM) == 0 and not path.exists(), rdzv

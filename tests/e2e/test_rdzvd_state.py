@@ -27,8 +27,7 @@ def start(rdzv, **kw):
 
 
 def kill(p, signo=signal.SIGKILL):
-    p.kill(signo)
-    p.exit()
+    p.end(signo)
 
 
 @pytest.fixture

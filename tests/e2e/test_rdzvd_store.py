@@ -197,8 +197,7 @@ def test_killed_daemon_leaves_nothing(rdzv):
     with client(d) as a, client(d) as b:
         ask(a, op("ADD", "n", 1), i64(1))
         b.send(op("WAIT", ["never"]))
-        d.kill()
-        d.exit()
+        d.end()
         assert b.until_closed() == b"" and a.until_closed() == b""
     again = rdzv.spawn(RDZVD, "--c10d", "--listen", d.endpoint)
     again.expect("listens on")

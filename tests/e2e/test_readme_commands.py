@@ -253,8 +253,7 @@ def test_rdzvctl(rdzv):
     (rdzv.tmp / "go").touch()
     for a in agents[1:]:
         assert a.exit(20) == 0, rdzv
-    d.kill(signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert d.end(signal.SIGTERM) == 0, d
 
 
 def rdzv_status(rdzv):

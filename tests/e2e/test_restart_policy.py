@@ -116,8 +116,7 @@ def test_settings_of_all_nodes_agree(rdzv):
     a.expect("1 of 2 nodes")
     (b,) = rdzv.agents(1, d.endpoint, "--nnodes", 2, "--", "true")
     assert b.exit() == 72 and b.says("--repeat-limit is 2 here .* and 1 in the job"), b
-    a.kill(signal.SIGTERM)
-    assert a.exit() == 75, a
+    assert a.end(signal.SIGTERM) == 75, a
 
 
 # --------------------------------------------------------------------- final

@@ -84,8 +84,7 @@ def test_a_daemon_that_dies_and_comes_back_is_not_noticed(rdzv):
     for rank in range(2):
         await_seen(rdzv, 1, rank, "pid")
     pids = rdzv.await_workers(2)
-    daemon.kill(signal.SIGKILL)
-    daemon.exit()
+    daemon.end(signal.SIGKILL)
     for a in agents:
         a.expect("lost contact with the daemon")
     store = Store("127.0.0.1", seen(rdzv, 1, 0)["port"])
@@ -206,8 +205,7 @@ def test_only_the_rounds_nodes_are_let_in(rdzv, lan):
     assert len(re.findall(r"refused", agents[0].text)) == 1
     (rdzv.tmp / "done").write_text("")
     assert [a.exit() for a in agents] == [0, 0], str(rdzv)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
 
 
 LOOKS = """
@@ -228,6 +226,5 @@ def test_a_script_that_looks_for_its_store_elsewhere_is_named(rdzv):
                  r"PyTorch, waits and has no connection; if the script sets MASTER_ADDR or MASTER_PORT, or has an init_method=\"tcp://\.\.\.\", start the job with --store worker", 40)
     assert environ(m[2])["MASTER_PORT"] == m[1], a
     for p in (a, *quiet):
-        p.kill(signal.SIGTERM)
-        assert p.exit() == 75, p
+        assert p.end(signal.SIGTERM) == 75, p
     assert not any(p.says("no worker has connected") for p in quiet), rdzv

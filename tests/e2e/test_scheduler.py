@@ -474,8 +474,7 @@ def test_slurm_must_be_asked_for_another_life(rdzv):
     for more, says in ({}, 1), ({"SLURM_RESTART_COUNT": "1"}, 0):
         a = rdzv.agent("--", "sh", "-c", "echo up; exec sleep 60", env={**env, **more})
         a.expect("up")
-        a.kill(signal.SIGTERM)
-        assert a.exit() == 75 and a.text.count("exit code 75: Slurm does not requeue a job for its exit code: the script must call scontrol requeue") == says, a
+        assert a.end(signal.SIGTERM) == 75 and a.text.count("exit code 75: Slurm does not requeue a job for its exit code: the script must call scontrol requeue") == says, a
 
 
 def test_an_agent_for_each_gpu_tells_a_crash_once(rdzv):

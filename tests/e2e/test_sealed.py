@@ -53,8 +53,7 @@ def test_a_ticket_opens_the_next_channel(rdzv):
                     n.expect("WELCOME")
             tickets[key] = ticket
         port = daemon.port
-        daemon.kill()
-        daemon.exit()
+        daemon.end()
         rdzv.daemon(port=port)
         for key, ticket in tickets.items():
             with Native(relay.port, key=key, ticket=ticket) as n:

@@ -130,7 +130,5 @@ def test_from_another_machine(rdzv, lan):
     assert p.says("abroad"), p
     p = run(rdzv, "http", {}, wrap=lan[1])
     assert p.says("abroad"), p
-    a.kill(15)
-    a.exit()
-    d.kill(15)
-    d.exit()
+    a.end(15)
+    d.end(15)

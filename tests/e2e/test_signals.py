@@ -18,8 +18,7 @@ WORKER = waits.COMMAND
 def test_workers_get_the_same_signal(rdzv, signo):
     a = rdzv.agent("--nproc", 2, "--", "sh", "-c", WORKER)
     until(lambda: f"both are ready:\n{a}", lambda: sum("ready" in l for l in a.out) == 2)
-    a.kill(signo)
-    assert a.exit(10) == (130 if signo == signal.SIGINT else 75), a
+    assert a.end(signo, 10) == (130 if signo == signal.SIGINT else 75), a
     assert sum(f"got {signo.name[3:]}" in l for l in a.out) == 2, a
     assert sum("got" in l for l in a.out) == 2, a
     rdzv.gone()
@@ -31,8 +30,7 @@ def test_signals_that_were_asked_for(rdzv):
     a = rdzv.agent("--signals-to-handle", names, "--", "sh", "-c", "echo $TORCHELASTIC_SIGNALS_TO_HANDLE;" + WORKER)
     a.expect("^ready")
     assert set(a.out[0].split(",")) == set(names.split(","))
-    a.kill(signal.SIGUSR1)
-    assert a.exit(10) == 75, a
+    assert a.end(signal.SIGUSR1, 10) == 75, a
     assert a.out[-1] == "got USR1"
     rdzv.gone()
 
@@ -41,8 +39,7 @@ def test_a_signal_that_was_not_asked_for_kills_everything(rdzv):
     """As under torchrun it then does to the agent what it does to any process; nothing of the job survives that."""
     a = rdzv.agent("--signals-to-handle", "SIGTERM", "--", "sh", "-c", WORKER)
     a.expect("^ready")
-    a.kill(signal.SIGHUP)
-    assert a.exit(10) == -signal.SIGHUP, a
+    assert a.end(signal.SIGHUP, 10) == -signal.SIGHUP, a
     rdzv.gone()
 
 
@@ -52,8 +49,7 @@ def test_a_named_signal_that_was_ignored(rdzv):
     a = rdzv.agent("--signals-to-handle", "SIGUSR1,SIGHUP", "--", "sh", "-c", WORKER, wrap=ignoring)
     a.expect("^ready")
     assert not a.says("ignored when"), a
-    a.kill(signal.SIGUSR1)
-    assert a.exit(10) == 75 and a.out[-1] == "got USR1", a
+    assert a.end(signal.SIGUSR1, 10) == 75 and a.out[-1] == "got USR1", a
     rdzv.gone()
 
 
@@ -65,8 +61,7 @@ def test_defaults_that_were_ignored_stay_ignored_and_are_named(rdzv):
     a.expect("SIGINT,SIGHUP were ignored when this agent started .*, and stay ignored; .* --signals-to-handle$")
     a.kill(signal.SIGINT)
     a.kill(signal.SIGHUP)
-    a.kill(signal.SIGTERM)
-    assert a.exit(10) == 75 and a.out[-1] == "got TERM", a
+    assert a.end(signal.SIGTERM, 10) == 75 and a.out[-1] == "got TERM", a
     rdzv.gone()
 
 
@@ -92,8 +87,7 @@ def test_schedulers_signal_all_processes(rdzv, signo):
     assert not a.says("rdzvd was killed|restarting it|lost contact"), a
     a.kill(signal.SIGTERM)
     a.expect("leaving with exit code 75")
-    a.kill(signal.SIGINT)
-    assert a.exit(10) == 75, a
+    assert a.end(signal.SIGINT, 10) == 75, a
     rdzv.gone()
 
 
@@ -146,8 +140,7 @@ def test_a_second_signal_kills_at_once(rdzv):
     a.kill(signal.SIGINT)
     a.expect("leaving")
     time.sleep(0.3)  # at once it would be the same event
-    a.kill(signal.SIGINT)
-    assert a.exit(5) == 130 and a.says("second signal: killing the workers"), a
+    assert a.end(signal.SIGINT, 5) == 130 and a.says("second signal: killing the workers"), a
     rdzv.gone()
 
 
@@ -169,8 +162,7 @@ def test_workers_have_sessions_of_their_own(rdzv):
     for pid in rdzv.await_workers(2).values():
         _, _, group, session = stat(pid)[:4]
         assert (group, session) == (str(pid), str(pid))
-    a.kill(signal.SIGTERM)
-    a.exit(10)
+    a.end(signal.SIGTERM, 10)
 
 
 def test_the_guard_has_a_name_of_its_own(rdzv):
@@ -182,5 +174,4 @@ def test_the_guard_has_a_name_of_its_own(rdzv):
         assert f.read() == "rdzv-guard\n"
     assert " ".join(a.argv) in describe(a.pid)
     assert os.readlink(f"/proc/{guard}/exe") == os.readlink(f"/proc/{a.pid}/exe")
-    a.kill(signal.SIGTERM)
-    a.exit(10)
+    a.end(signal.SIGTERM, 10)

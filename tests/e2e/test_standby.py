@@ -54,8 +54,7 @@ def test_listen_fd(rdzv):
     d.expect(rf"version .* listens on {addr}:{port};")
     n = Native(port, addr=addr)
     n.expect("GREETING")
-    d.kill()
-    assert d.exit() == -signal.SIGKILL
+    assert d.end() == -signal.SIGKILL
     again = rdzv.spawn(RDZVD, "--listen", f"{addr}:{port}")
     again.expect(rf"listens on {addr}:{port}")
     n.sock.close()
@@ -232,8 +231,7 @@ def test_watch_follows(two):
     p.expect("no jobs")
     two.first.kill()
     p.expect(f"no daemon of --endpoint helps: .*{two.first.endpoint}: no daemon listens there")
-    p.kill(signal.SIGINT)
-    assert p.exit() == 0, p
+    assert p.end(signal.SIGINT) == 0, p
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,7 @@ def test_a_job_of_another_user_refuses_root_too(rdzv):
     a.expect(rf"refused: it belongs to user 0, and the job to user {EVE}")
     with as_user(EVE):
         Store(addr, port).ping()
-    a.kill()
-    a.exit()
+    a.end()
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1", "127.0.0.5", "::1"])
@@ -239,8 +238,7 @@ def test_another_user_of_another_node_is_refused_and_named(rdzv, lan):
     for i in range(2):
         assert {addr for addr, _ in listeners(next(p for p in rdzv.pids(E2E_NODE=str(i)) if comm(p) == "rdzv-agent"))} <= {f"10.99.0.{i + 1}"}
     go(rdzv, *agents)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
 
 
 @needs_users
@@ -249,8 +247,7 @@ def test_a_daemon_that_is_away(rdzv, lan):
     daemon = rdzv.daemon(listen="0.0.0.0", wrap=lan[0])
     agents = on_both(rdzv, lan, f"10.99.0.1:{daemon.port}", *WAIT)
     at = place(rdzv, 2)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
     for a in agents:
         a.expect("lost contact with the daemon")
     one = subprocess.Popen([*lan[1], sys.executable, "-B", "-c", KNOCK, *map(str, at), "0"], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
@@ -259,8 +256,7 @@ def test_a_daemon_that_is_away(rdzv, lan):
     daemon = rdzv.daemon(listen="0.0.0.0", port=daemon.port, wrap=lan[0])
     assert one.communicate(timeout=20)[0].split()[0] == "in"
     go(rdzv, *agents)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
 
 
 STORM = """
@@ -303,8 +299,7 @@ def test_a_storm_of_another_user_of_another_node(rdzv, lan):
     assert rdzv.workers() == workers and not any(a.says("too many messages|lost contact") for a in agents), str(rdzv)
     agents[0].expect(rf"store of round 1: 10\.99\.0\.2:\d+: refused: it belongs to .*user {EVE}")
     go(rdzv, *agents)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
 
 
 def test_512_ranks_that_connect_at_once(rdzv, lan):
@@ -314,8 +309,7 @@ def test_512_ranks_that_connect_at_once(rdzv, lan):
     agents = on_both(rdzv, lan, f"10.99.0.1:{daemon.port}", *worker)
     assert [a.exit(60) for a in agents] == [0, 0], str(rdzv)
     assert not any(a.says("refused|lost contact") for a in agents), str(rdzv)
-    daemon.kill()
-    daemon.exit()
+    daemon.end()
 
 
 def test_the_daemons_host_connects_over_loopback(rdzv, lan):
@@ -326,5 +320,4 @@ def test_the_daemons_host_connects_over_loopback(rdzv, lan):
     assert [a.exit() for a in agents] == [0, 0], str(rdzv)
     for round in (1, 2):
         assert '"addr": "10.99.0.1"' in (rdzv.tmp / f"seen-{round}-1.json").read_text()
-    daemon.kill()
-    daemon.exit()
+    daemon.end()

@@ -448,7 +448,6 @@ def test_two_nodes(rdzv, term):
     term.type("fg\n")
     term.expect("tick")
     assert rdzv.workers() == workers and not other.says("no progress"), other
-    other.kill(signal.SIGTERM)
-    assert other.exit(40) == 75, other
+    assert other.end(signal.SIGTERM, 40) == 75, other
     term.type(CTRL_C)
     term.expect(r"\$ $", 40)

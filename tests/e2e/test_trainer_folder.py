@@ -313,8 +313,7 @@ def test_two_jobs_of_agents(rdzv):
     until("a checkpoint", lambda: names(rdzv.tmp / "c"), 30)
     b = job(rdzv, "--steps", 40)
     assert b.exit(60) == 65 and b.says("is in use by another run") and not b.says("restart 1"), b
-    a.kill(signal.SIGTERM)
-    assert a.exit(30) == 75, a
+    assert a.end(signal.SIGTERM, 30) == 75, a
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -47,8 +47,7 @@ def test_success(rdzv):
 def test_told_to_leave(rdzv):
     a = rdzv.agent("--standalone", "--verdict-file", "v.json", "--", "sh", "-c", "echo here; sleep 300")
     a.expect("here")
-    a.kill(signal.SIGTERM)
-    assert a.exit() == 75, a
+    assert a.end(signal.SIGTERM) == 75, a
     v = verdict(rdzv, "v.json")
     assert v["exit_code"] == 75 and v["outcome"] is None and "asked this node to leave" in v["sentence"], v
 

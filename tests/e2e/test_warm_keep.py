@@ -261,8 +261,7 @@ def test_an_agent_that_dies_beside_a_stopped_guard(rdzv, keep):
 
 def test_it_stays_after_an_interrupt_too(rdzv, keep):
     a, processes = start_again(rdzv, keep)
-    a.kill(signal.SIGINT)
-    a.exit(40)
+    a.end(signal.SIGINT, 40)
     assert [k["pid"] for k in keep.all()] == processes["guard"], a
     (rdzv.tmp / "go").touch()
     assert keep.run(nproc=2).again
