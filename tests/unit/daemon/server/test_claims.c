@@ -201,6 +201,7 @@ CLAIMS_TEST(test_an_end_that_fails_is_logged) {
   add(r, 1, "0/j/1", "x");
   await(r, 1, 0);
   expect(r, 0, 1, CLAIM_FAILED, "chmod go-w it");
+  uv_run(&r->loop, UV_RUN_DEFAULT); /* until both helpers have exited */
   expect_log(r, "the claims of a job that ended remain: other users can write to");
 }
 
