@@ -83,8 +83,8 @@ static int fetch(struct order *o) {
   char credential[MUNGE_CREDENTIAL_MAX + 1], payload[MUNGE_PAYLOAD_MAX + 1];
   struct munge_nonce nonce;
   struct buf out = BUF_INIT, in = BUF_INIT;
-  struct slice answer;
-  uint32_t encoder;
+  struct slice answer = {0};
+  uint32_t encoder = 0;
   randombytes_buf(nonce.bytes, sizeof(nonce.bytes));
   size_t len = munge_request_format(&nonce, payload);
   int rc = munge_encode_for(payload, len, MUNGE_ANYBODY, credential, &o->e);
