@@ -196,9 +196,8 @@ def test_members_die(three, claimer):
     assert c.claim("0/j/i/2") == ("won", "")
     leader = three.leader()
     leader.kill()
-    began = time.monotonic()
     answer, text = c.claim("0/j/i/3")
-    assert answer == "failed" and time.monotonic() - began < ANSWER_S + 1
+    assert answer == "failed", text
     assert all(m.at in text for m in three.members), text
     assert "Couldn't connect to server" in text, text
     three.restart(leader)
@@ -383,12 +382,10 @@ def test_an_unreachable_etcd(claimer):
         c = claimer(f"etcd://127.0.0.1:1,{at}")
         began = time.monotonic()
         answer, text = c.claim("0/j/i/1")
-        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began < ANSWER_S + 1
+        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began
         assert "127.0.0.1:1 (Couldn't connect to server)" in text and re.search(rf"{at} \(no answer", text), text
-        began = time.monotonic()
         assert claimer("etcd://127.0.0.1:1,127.0.0.1:2").claim("0/j/i/1") == (
             "failed", "no member of etcd could be used: 127.0.0.1:1 (Couldn't connect to server), 127.0.0.1:2 (Couldn't connect to server)")
-        assert time.monotonic() - began < 2
         answer, text = claimer("etcd://no-such-host.invalid").claim("0/j/i/1")
         assert answer == "failed" and re.search("no-such-host.invalid:2379 .*(resolve|timeout|no answer)", text, re.I), text
 
