@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a training run besides losses and optimizers: steps of several batches, evaluation, schedules, clipping."""
+"""Options of a training run besides losses and optimizers: steps of several batches, evaluation, decay, clipping."""
 
-import math
 import signal
 import subprocess
 
@@ -44,8 +43,7 @@ def test_a_step_of_more_batches_than_an_epoch_has(tmp_path):
 
 
 def test_steps_of_several_batches_resume(tmp_path):
-    args = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--update-freq", 3, "--lr-decay", "cosine",
-            "--warmup-steps", 7, "--epochs", 4]
+    args = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--update-freq", 3, "--epochs", 4]
     straight = train(args, 2)
     args += ["--checkpoint-dir", tmp_path / "c"]
     with Run(args + ["--throttle", 100], 2, round_=1) as run:
@@ -117,34 +115,20 @@ def test_a_set_of_one_sample_and_one_of_many(tmp_path):
         np.testing.assert_allclose(seen[n, 1], seen[n, 4], rtol=1e-5)
 
 
-# ---- schedules and clipping -----------------------------------------------------------------------------------------
+# ---- decay and clipping -----------------------------------------------------------------------------------------
 
 
-def test_the_learning_rate_is_told_and_used(tmp_path):
-    """SGD with one weight in a line: what each step did is what its rate says."""
-    args = ["--layers", "1,1", "--data", "synthetic:3", "--batch", 3, "--epochs", 20, "--optimizer", "sgd", "--lr", "0.1", "--warmup-steps", 5]
-    for how, shape in (("constant", lambda left: 1), ("linear", lambda left: left), ("cosine", lambda left: (1 - math.cos(math.pi * left)) / 2),
-                       ("polynomial", lambda left: left**2)):
-        m, low = tmp_path / how, 0 if how == "constant" else 0.02
-        extra = [] if how == "constant" else ["--lr-min", low]
-        train(args + ["--lr-decay", how, "--metrics", m] + extra + (["--lr-power", 2] if how == "polynomial" else []))
-        want = [0.1 * k / 5 if k < 5 else low + (0.1 - low) * shape(1 - (k - 5) / 15) for k in range(20)]
-        np.testing.assert_allclose([line["lr"] for line in metrics(m)], want, rtol=1e-6, atol=1e-9)
-
-
-def test_schedule_clipping_and_decay_against_numpy(tmp_path, digits):  # noqa: F811
+def test_clipping_and_decay_against_numpy(tmp_path, digits):  # noqa: F811
     args, widths, x, target = config("mse", digits)
     start = first_weights(tmp_path, widths)
-    train(args + ["--optimizer", "adamw", "--lr", "0.002", "--weight-decay", "0.3", "--clip-norm", "0.05", "--warmup-steps", 10, "--lr-decay", "cosine",
+    train(args + ["--optimizer", "adamw", "--lr", "0.002", "--weight-decay", "0.3", "--clip-norm", "0.05",
                   "--batch", 10, "--steps", 50, "--seed", 5, "--init-weights", tmp_path / "w0", "--save-weights", tmp_path / "w1", "--metrics", tmp_path / "m"])
 
     def update(w, g, state, step):
-        done = step - 1
-        lr = 0.002 * (done / 10 if done < 10 else (1 + math.cos(math.pi * (done - 10) / 40)) / 2)
         norm = np.linalg.norm(g)
         state["norms"] = state.get("norms", []) + [norm]
         g = g * min(1, 0.05 / (norm + 1e-6))
-        return adam(lr, 0.9, 0.999)(w * (1 - lr * 0.3), g, state, step)
+        return adam(0.002, 0.9, 0.999)(w * (1 - 0.002 * 0.3), g, state, step)
 
     losses, weights = numpy_run(start, widths, x, target, "mse", 10, 5, 50, update)
     lines = metrics(tmp_path / "m")
@@ -155,10 +139,6 @@ def test_schedule_clipping_and_decay_against_numpy(tmp_path, digits):  # noqa: F
 
 @pytest.mark.parametrize("args, why", [
     (["--momentum", "0.9"], "--momentum is for --optimizer sgd"),
-    (["--lr-min", "1e-5"], "--lr-min needs --lr-decay"),
-    (["--lr-min", "1", "--lr-decay", "linear"], "is more than --lr"),
-    (["--lr-power", "2", "--lr-decay", "cosine"], "--lr-power needs --lr-decay polynomial"),
-    (["--lr-decay", "step"], "must be constant, linear, cosine or polynomial"),
     (["--optimizer", "lamb"], "must be sgd, adam or adamw"),
     (["--update-freq", "0"], "update-freq"),
     (["--eval-every", "5"], "--eval-every needs --eval-data"),

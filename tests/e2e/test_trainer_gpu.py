@@ -80,7 +80,7 @@ def test_precisions(rdzv, precision, rel):
 
 @pytest.mark.parametrize("options", [
     ["--loss", "rmse", "--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "0.1", "--lr", "0.01"],
-    ["--optimizer", "adamw", "--weight-decay", "0.1", "--warmup-steps", 4, "--lr-decay", "cosine", "--bucket-cap-mb", "0.0004"],
+    ["--optimizer", "adamw", "--weight-decay", "0.1", "--bucket-cap-mb", "0.0004"],
     ["--activation", "gelu", "--update-freq", 2],
     ["--activation", "none"],
 ])

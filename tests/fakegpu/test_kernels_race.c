@@ -121,6 +121,7 @@ static void update(enum kernel_type t, enum compute_opt_kind kind) {
   struct kernel_control *control = device(sizeof *control);
   struct compute_opt_desc d = {.kind = kind,
                                .n = N,
+                               .lr = 0.1,
                                .momentum = 0.9,
                                .beta1 = 0.9,
                                .beta2 = 0.999,
@@ -128,7 +129,7 @@ static void update(enum kernel_type t, enum compute_opt_kind kind) {
                                .weight_decay = 0.1,
                                .clip_norm = 1};
   struct kernel_update u = {.d = d, .param = floats(N, 1), .low = values(t, N, 1), .type = t, .grad = floats(N, 0.5f)};
-  struct kernel_decide k = {.d = d, .control = control, .grad = u.grad, .lr = floats(1, 0.1f)};
+  struct kernel_decide k = {.d = d, .control = control, .grad = u.grad};
   k.blocked = device(sizeof *k.blocked);
   for (int i = 0; i < COMPUTE_STATES_MAX; i++) u.state[i] = floats(N, 0);
   GOOD(kernel_control_set(NULL, control, (struct compute_opt_counters){0}));

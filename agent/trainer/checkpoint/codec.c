@@ -157,9 +157,7 @@ static int decode_header(const void *data, size_t len, struct ckpt_state *s, str
     memcpy(&out.kind.options[i], &bits, 8);
     finite &= isfinite(out.kind.options[i]) != 0;
   }
-  bool options_fit = finite && out.kind.options[CKPT_LR_DECAY] >= OPTIM_CONSTANT &&
-                     out.kind.options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
-  if (out.position >= out.kind.samples || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+  if (out.position >= out.kind.samples || !finite || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;
   return 0;
@@ -193,20 +191,13 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
     return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", model_loss_words[have->loss],
                    model_loss_words[want->loss]);
   if (have->optim != want->optim)
-    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optim_kind_words[have->optim],
-                   optim_kind_words[want->optim]);
+    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", model_opt_words[have->optim],
+                   model_opt_words[want->optim]);
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed, want->seed);
   if (have->samples != want->samples)
     return err_set(e, -EINVAL, "was made on %" PRIu64 " samples, this run has %" PRIu64, have->samples, want->samples);
   return 0;
-}
-
-static void put_option(struct buf *out, int option, double value) {
-  if (option == CKPT_LR_DECAY)
-    buf_puts(out, optim_decay_words[(int)value]);
-  else
-    buf_printf(out, "%.9g", value);
 }
 
 int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *want, char *text, size_t size) {
@@ -220,11 +211,7 @@ int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *wa
   for (int i = 0; i < CKPT_OPTIONS; i++) {
     double more = want->options[i] - have->options[i];
     if (!(more < 0 || more > 0)) continue;
-    buf_printf(&out, "%s--%s ", n++ ? ", " : "", names[i]);
-    put_option(&out, i, have->options[i]);
-    buf_puts(&out, " there and ");
-    put_option(&out, i, want->options[i]);
-    buf_puts(&out, " here");
+    buf_printf(&out, "%s--%s %.9g there and %.9g here", n++ ? ", " : "", names[i], have->options[i], want->options[i]);
   }
   if (size) snprintf(text, size, "%s", n ? buf_text(&out) : "");
   buf_finish(&out);

@@ -9,7 +9,7 @@
  * depend on the number of ranks, the round, the device or the precision. COMMIT names the job and the run that wrote
  * it.
  *
- * Version 4 has the activation. A trainer reads only its own version. */
+ * A trainer reads only its own version. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #include "agent/trainer/model/model.h"
 #include "common/buf.h"
 
-enum { CKPT_HEADER = 320, CKPT_VERSION = 4, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+enum { CKPT_HEADER = 320, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
 
 /* Options that decide what the steps after a checkpoint compute. A run with other values resumes from it only on
  * request. The length of a run (--steps, --epochs), files and the device are not among them. */
@@ -26,10 +26,6 @@ enum { CKPT_HEADER = 320, CKPT_VERSION = 4, CKPT_JOB_MAX = 132, CKPT_INCARNATION
   X(UPDATE_FREQ, "update-freq")                                                                                        \
   X(SCALE, "scale")                                                                                                    \
   X(LR, "lr")                                                                                                          \
-  X(WARMUP_STEPS, "warmup-steps")                                                                                      \
-  X(LR_DECAY, "lr-decay")                                                                                              \
-  X(LR_MIN, "lr-min")                                                                                                  \
-  X(LR_POWER, "lr-power")                                                                                              \
   X(MOMENTUM, "momentum")                                                                                              \
   X(BETA1, "beta1")                                                                                                    \
   X(BETA2, "beta2")                                                                                                    \
@@ -47,7 +43,7 @@ struct ckpt_kind {
   enum compute_loss loss;
   enum compute_opt_kind optim;
   uint64_t seed, samples;
-  double options[CKPT_OPTIONS]; /* LR_DECAY: an enum optim_decay */
+  double options[CKPT_OPTIONS];
 };
 
 struct ckpt_state {

@@ -13,8 +13,7 @@
  *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
  *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
  *    touch a stage between a compute_copy and a mark behind it.
- *  - Values that change from step to step lie on the device: the learning rate, the update count, the decision to
- *    skip. So the host does not wait for them, and a step can be captured once and launched again
+ *  - Values that change from step to step lie on the device: the update count, the decision to skip. So the host does not wait for them, and a step can be captured once and launched again
  *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
  *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
  *    collective reduces everything.
@@ -111,6 +110,7 @@ struct compute_loss_desc {
 struct compute_opt_desc {
   enum compute_opt_kind kind;
   size_t n;                 /* weights */
+  double lr;                /* used as a float */
   double momentum;          /* sgd */
   double beta1, beta2, eps; /* adam, adamw */
   double weight_decay; /* sgd, adam: added to the gradient. adamw: subtracted from the weights, times lr. 0: none */
@@ -120,7 +120,6 @@ struct compute_opt_desc {
 /* One update. */
 struct compute_update {
   struct span param, grad; /* n of the optimizer */
-  struct span lr;          /* one float on the device, read when the update runs */
   struct span bad;         /* one float on the device, out[1] of compute_loss; n 0: none */
   struct span counters;    /* stage of COMPUTE_COUNTERS floats: the counters behind this update; n 0: nowhere */
 };
@@ -422,7 +421,7 @@ struct compute_factors {
 
 /* Decides about an update from the sum of the squared gradients, and counts it. true: it is made, with these factors.
  * One definition for the CPU and for the kernels. */
-COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, float lr, bool bad,
+COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, bool bad,
                                                  struct compute_opt_counters *v, struct compute_factors *f) {
   double norm = sqrt(squares), by = 1.0;
   v->grad_norm = bad ? nanf("") : (float)norm;
@@ -435,7 +434,7 @@ COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *
   v->updates++;
   v->skipped_in_row = 0;
   f->by = (float)by;
-  f->lr = lr;
+  f->lr = (float)d->lr;
   f->mu = (float)d->momentum;
   f->decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay;
   if (d->kind == COMPUTE_SGD) return true;
@@ -444,9 +443,9 @@ COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *
   f->b2 = (float)d->beta2;
   f->c2 = (float)(1.0 - d->beta2);
   f->eps = (float)d->eps;
-  f->rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)v->updates)));
+  f->rate = (float)((double)f->lr / (1.0 - pow(d->beta1, (double)v->updates)));
   f->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)v->updates)));
-  f->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
+  f->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)f->lr * d->weight_decay) : 1.0f;
   return true;
 }
 

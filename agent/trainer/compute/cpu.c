@@ -388,9 +388,9 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct c
   if (u->param.n != o->d.n || u->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", u->param.n, u->grad.n, o->d.n);
   bool blocked = u->bad.n && isinf(floats_at(u->bad)[0]), bad = u->bad.n && floats_at(u->bad)[0] != 0.0f;
-  float *p = floats_at(u->param), *g = floats_at(u->grad), lr = floats_at(u->lr)[0];
+  float *p = floats_at(u->param), *g = floats_at(u->grad);
   struct compute_factors f;
-  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), lr, bad, &o->v, &f)) {
+  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), bad, &o->v, &f)) {
     if (o->d.kind == COMPUTE_SGD)
       loops_sgd(&f, p, o->state[0]->data, g, u->param.n);
     else

@@ -105,7 +105,7 @@ int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type ty
 struct kernel_decide {
   struct compute_opt_desc d;
   struct kernel_control *control;
-  const float *grad, *lr;
+  const float *grad;
   const float *bad;        /* not 0: skip; infinite: change nothing; or NULL */
   const unsigned *blocked; /* in mapped host memory. Not 0: change nothing */
   void *counters;          /* in mapped host memory: a struct compute_opt_counters at an address of floats; or NULL */

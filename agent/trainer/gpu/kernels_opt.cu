@@ -2,8 +2,7 @@
 /* One update of all weights: two kernels, for any number of layers.
  *
  *   decide    Every block sums the squares of its part of the gradients, in double. The last one computes the norm,
- *             decides whether the update is skipped or blocked, and computes the factors of the gradients and the
- *             learning rate. It counts exactly as compute/cpu.c does, and writes the counters to the
+ *             decides whether the update is skipped or blocked, and computes its factors. It counts exactly as compute/cpu.c does, and writes the counters to the
  *             host's memory.
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
@@ -37,7 +36,7 @@ __global__ void decide_kernel(struct kernel_decide k, size_t quads, struct kerne
   c->go = 0.0f;
   float bad = k.bad ? *k.bad : 0.0f; /* infinite: the updates of another rank are blocked */
   if (*(const volatile unsigned *)k.blocked == 0 && !isinf(bad))
-    c->go = compute_decide(&k.d, sum, *k.lr, bad != 0.0f, &c->v, &c->f) ? 1.0f : 0.0f;
+    c->go = compute_decide(&k.d, sum, bad != 0.0f, &c->v, &c->f) ? 1.0f : 0.0f;
   if (k.counters) write_counters(&c->v, k.counters);
 }
 

@@ -86,7 +86,7 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute
   struct cuda *u = cuda_of(c);
   if (v->param.n != o->d.n || v->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", v->param.n, v->grad.n, o->d.n);
-  if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 || !is_scalar_of_device(v->lr) ||
+  if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 ||
       (v->bad.n && !is_scalar_of_device(v->bad)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
   int rc = v->counters.n ? check_counters(v->counters, e) : 0;
@@ -94,7 +94,6 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute
   struct kernel_decide decide = {.d = o->d,
                                  .control = o->control,
                                  .grad = cuda_at(v->grad),
-                                 .lr = cuda_at(v->lr),
                                  .bad = v->bad.n ? cuda_at(v->bad) : NULL,
                                  .blocked = u->blocked_dev,
                                  .counters = v->counters.n ? cuda_at(v->counters) : NULL};

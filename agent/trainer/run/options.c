@@ -48,8 +48,7 @@ WORD_PARSER(activation, enum compute_act, model_act_words)
 WORD_PARSER(loss, enum compute_loss, model_loss_words)
 WORD_PARSER(device, enum device_kind, device_names)
 WORD_PARSER(precision, enum compute_precision, trainer_precision_words)
-WORD_PARSER(optimizer, enum compute_opt_kind, optim_kind_words)
-WORD_PARSER(decay, enum optim_decay, optim_decay_words)
+WORD_PARSER(optimizer, enum compute_opt_kind, model_opt_words)
 WORD_PARSER(resume, enum resume_mode, resume_names)
 WORD_PARSER(recovery, enum recovery_mode, recovery_names)
 WORD_PARSER(cuda_graph, enum cuda_graph_mode, graph_names)
@@ -131,24 +130,16 @@ static const struct opt table[] = {
            .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
     NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,
            .help = "End after N steps, counted from the first step of the run. 0: no limit."),
-    PARSED("optimizer", hyper.kind, parse_optimizer, "adam|adamw|sgd", "adam", .help = "The optimizer, as in PyTorch."),
-    NUMBER(FLOAT, "lr", hyper.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
-    NUMBER(INT, "warmup-steps", hyper.warmup_steps, "N", "0", 0, 1e12,
-           .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."),
-    PARSED("lr-decay", hyper.decay, parse_decay, "constant|linear|cosine|polynomial", "constant",
-           .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
-                   "schedules of transformers. cosine is half a wave."),
-    NUMBER(FLOAT, "lr-min", hyper.lr_min, "X", "0", 0, 1e6, .help = "Learning rate at the end of the decay."),
-    NUMBER(FLOAT, "lr-power", hyper.lr_power, "X", "1", 0.01, 100, .help = "Exponent of --lr-decay polynomial."),
-    NUMBER(FLOAT, "momentum", hyper.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
-    NUMBER(FLOAT, "beta1", hyper.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "beta2", hyper.beta2, "X", "0.999", 0, BELOW_ONE,
-           .help = "Second beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "eps", hyper.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "weight-decay", hyper.weight_decay, "X", "0", 0, 1e6,
+    PARSED("optimizer", opt.kind, parse_optimizer, "adam|adamw|sgd", "adam", .help = "The optimizer, as in PyTorch."),
+    NUMBER(FLOAT, "lr", opt.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
+    NUMBER(FLOAT, "momentum", opt.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
+    NUMBER(FLOAT, "beta1", opt.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "beta2", opt.beta2, "X", "0.999", 0, BELOW_ONE, .help = "Second beta of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "eps", opt.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of --optimizer adam and adamw."),
+    NUMBER(FLOAT, "weight-decay", opt.weight_decay, "X", "0", 0, 1e6,
            .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
                    "learning rate times the weights."),
-    NUMBER(FLOAT, "clip-norm", hyper.clip_norm, "X", "0", 0, 1e30,
+    NUMBER(FLOAT, "clip-norm", opt.clip_norm, "X", "0", 0, 1e30,
            .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."),
     NUMBER(INT, "seed", seed, "N", "1", 0, 9e15,
            .help = "Seed of the initial weights and of the order of the samples."),
@@ -296,7 +287,7 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
-  for (size_t i = 0; i < sizeof adam / sizeof *adam && o->hyper.kind == COMPUTE_SGD; i++)
+  for (size_t i = 0; i < sizeof adam / sizeof *adam && o->opt.kind == COMPUTE_SGD; i++)
     if (opts_source(&trainer_opts_spec, argc, argv, env, adam[i]) == OPT_FROM_ARGV)
       return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", adam[i]);
   if (o->shape.n > 2) return 0;
@@ -308,7 +299,7 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
 
 static int check_training(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
-  const struct optim_hyper *h = &o->hyper;
+  const struct compute_opt_desc *h = &o->opt;
   uint32_t in = s->width[0], out = s->width[s->n - 1];
   bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
   if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
@@ -333,12 +324,6 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
   if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   if (h->momentum > 0 && h->kind != COMPUTE_SGD)
     return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
-  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
-    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
-  if (h->lr_min > h->lr)
-    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
-  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
-    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
   return 0;
 }
 

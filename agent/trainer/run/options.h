@@ -50,7 +50,7 @@ struct trainer_opts {
   const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
   enum recovery_mode recovery;
-  struct optim_hyper hyper;
+  struct compute_opt_desc opt; /* without n */
   const char *eval_data, *eval_labels;
   int64_t eval_every;
   const char *checkpoint_dir;

@@ -124,9 +124,6 @@ int trainer_report_start(struct trainer *t, struct err *e) {
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
            model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each), last);
-  if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
-    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
-             (long long)t->o.hyper.warmup_steps, last, plural(last));
   if (t->resumed_named)
     log_info("resumed from %s at step %llu", t->o.resume_from, done);
   else if (t->resumed_from[0])
@@ -183,7 +180,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   metrics_uint(m, "step", t->done.step);
   metrics_real(m, "epoch", (double)t->done.epoch + (double)t->done.position / (double)t->sampler.samples);
   metrics_real(m, "loss", bad ? (double)NAN : t->loss);
-  metrics_real(m, "lr", t->lr_value);
   metrics_real(m, "grad_norm", (double)t->counters.grad_norm);
   metrics_uint(m, "skipped", t->counters.skipped);
   metrics_real(m, "samples_per_second", t->rate.value);

@@ -59,7 +59,6 @@ static int open_data(struct trainer *t, struct err *e) {
   uint64_t each = sampler_steps_per_epoch(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
   t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
-  t->o.hyper.total_steps = t->last_step < INT64_MAX ? (int64_t)t->last_step : INT64_MAX;
   return 0;
 }
 
@@ -67,7 +66,8 @@ static int make_model(struct trainer *t, struct err *e) {
   const struct dataset *d = &t->data;
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
+  struct compute_opt_desc opt = t->o.opt;
+  opt.n = t->model.n_flat;
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0 && t->c->ops->squares) /* also for a single rank, which may get company */
     rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);

@@ -22,7 +22,7 @@ int slots_init(struct slots *s, struct compute *c, size_t rows_max, size_t width
       size_t n;
     } stages[] = {{&k->x, rows * width},
                   {&k->classes, rows},
-                  {&k->controls, SLOT_CONTROLS},
+                  {&k->flags, SLOT_FLAGS},
                   {&k->results, MODEL_EXTRAS},
                   {&k->counters, COMPUTE_COUNTERS},
                   {&k->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
@@ -38,7 +38,7 @@ void slots_finish(struct slots *s) {
   slots_drop_graphs(s);
   for (int i = 0; i < s->n; i++) {
     struct slot *k = &s->v[i];
-    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->controls, k->results, k->counters, k->stamps};
+    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->flags, k->results, k->counters, k->stamps};
     for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
   }
   *s = (struct slots){0};

@@ -17,9 +17,6 @@
 
 enum { SLOTS_MAX = 8, SLOT_SHAPES_MAX = 4, SLOT_FLAGS = MODEL_EXTRAS - MODEL_STOP };
 
-/* The stage of controls: the flags from MODEL_STOP on, and the learning rate. One copy takes them to the device. */
-enum { SLOT_LR = SLOT_FLAGS, SLOT_CONTROLS };
-
 /* How far a run is: steps done, and where the next one starts: samples of this epoch that are done. */
 struct run_position {
   uint64_t step, epoch, position;
@@ -27,7 +24,7 @@ struct run_position {
 
 /* Points at which the device writes its clock. */
 enum slot_stamp {
-  STAMP_BEGIN,    /* the controls of the step have arrived */
+  STAMP_BEGIN,    /* the flags of the step have arrived */
   STAMP_INPUT,    /* the batch has arrived; of several, the first one */
   STAMP_BACKWARD, /* the last gradients are done; with several ranks only */
   STAMP_SUMMED,   /* their sums are done; with several ranks only */
@@ -41,16 +38,15 @@ struct slot_graph {
 };
 
 struct slot {
-  struct compute_buf *x;                  /* stage: the values of rows, or their numbers if the device keeps the rows */
-  struct compute_buf *classes, *controls; /* stages: to the device */
-  struct compute_buf *sent; /* on the device: a copy of x that is sent while earlier steps run; else NULL */
+  struct compute_buf *x;               /* stage: the values of rows, or their numbers if the device keeps the rows */
+  struct compute_buf *classes, *flags; /* stages: to the device; the flags are those from MODEL_STOP on */
+  struct compute_buf *sent;            /* on the device: a copy of x that is sent while earlier steps run; else NULL */
   struct compute_buf *results, *counters, *stamps; /* stages: from the device */
   struct compute_mark mark;
   struct run_position after;
   uint64_t due[2];  /* steps of the last two checkpoints begun when this step was queued; 0: none */
   uint64_t samples; /* of the step, over all ranks */
   bool looked;      /* its gradients were looked at before they were summed */
-  double lr_value;
   /* When its input was begun; the time for the input, for queueing the rest, and of that for waiting for sums. */
   uint64_t begun_us, input_us, calls_us, exposed_us;
   struct slot_graph graphs[SLOT_SHAPES_MAX];

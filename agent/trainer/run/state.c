@@ -30,7 +30,7 @@
 
 static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
   const struct trainer_opts *o = &t->o;
-  const struct optim_hyper *h = &o->hyper;
+  const struct compute_opt_desc *h = &o->opt;
   return (struct ckpt_kind){.shape = o->shape,
                             .activation = o->activation,
                             .loss = o->loss,
@@ -41,10 +41,6 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
                                         [CKPT_UPDATE_FREQ] = (double)o->update_freq,
                                         [CKPT_SCALE] = o->scale,
                                         [CKPT_LR] = h->lr,
-                                        [CKPT_WARMUP_STEPS] = (double)h->warmup_steps,
-                                        [CKPT_LR_DECAY] = (double)h->decay,
-                                        [CKPT_LR_MIN] = h->lr_min,
-                                        [CKPT_LR_POWER] = h->lr_power,
                                         [CKPT_MOMENTUM] = h->momentum,
                                         [CKPT_BETA1] = h->beta1,
                                         [CKPT_BETA2] = h->beta2,
@@ -59,7 +55,7 @@ static struct span state_part(const struct trainer *t, int i) {
 }
 
 static int state_parts(const struct trainer *t) {
-  return 1 + compute_opt_states(t->o.hyper.kind);
+  return 1 + compute_opt_states(t->o.opt.kind);
 }
 
 int trainer_await_queue(struct trainer *t, struct err *e) {

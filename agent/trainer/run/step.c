@@ -21,7 +21,7 @@
  *
  * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
  * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
- * decide at the same step. Stages carry what differs from step to step: the input, the flags, the learning rate. So the
+ * decide at the same step. Stages carry what differs from step to step: the input and the flags. So the
  * calls are the same for every step of a shape, and capture.c can capture them.
  *
  * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
@@ -78,7 +78,7 @@ static void fill_input(struct trainer *t, struct slot *s, struct sampler_step g)
 static void set_flags(struct trainer *t, struct slot *s) {
   struct saving *v = &t->save;
   unsigned now = t->requested = rdzv_requested(t->rdzv), writer = 0;
-  float *flags = compute_host(t->c, span_of(s->controls, 0, SLOT_FLAGS));
+  float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
   bool stops = (now & RDZV_STOP) && !(now & RDZV_LOST); /* a rank that lost its agent leaves alone */
   flags[0] = stops || *t->sigterm ? 1.0f : 0.0f;        /* MODEL_STOP is the first flag */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
@@ -176,8 +176,8 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
   struct sampler_step batch = *g;
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
-  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
-                                  span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
+  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS),
+                                  span_of(s->flags, 0, SLOT_FLAGS), stamp(s, STAMP_BEGIN), e);
   for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch); add = true) {
     rc = load_batch(t, s, &batch, e);
     if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
@@ -196,7 +196,6 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
 
   struct compute_update u = {.param = model_params_span(&t->model),
                              .grad = model_grads_span(&t->model),
-                             .lr = model_extra_span(&t->model, MODEL_LR, 1),
                              .bad = model_extra_span(&t->model, MODEL_BAD, 1),
                              .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
   compute_range_push(t->c, "update");
@@ -221,8 +220,6 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
-  compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
   int rc = 0;
   struct sampler_step batch = g; /* each is sent before the step is queued, on a device that can */
   while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch)) {
@@ -351,7 +348,6 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   note_times(t, s, from, trainer_now_us());
   t->done = s->after;
   t->loss = (double)x[MODEL_LOSS];
-  t->lr_value = s->lr_value;
   t->stop |= x[MODEL_STOP] > 0;
   t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
   /* Only one rank sets these bits, so a float holds them exactly. */

@@ -142,8 +142,7 @@ struct trainer {
 
   /* Results of the last step that was read. */
   struct compute_opt_counters counters;
-  double loss; /* not finite: that step was bad */
-  double lr_value;
+  double loss;                  /* not finite: that step was bad */
   bool stop, checkpoint, clock; /* requests that all ranks know of */
   uint64_t bad_in_row;          /* steps without a finite loss or finite gradients, up to this one */
   uint64_t bad_logged_us;

@@ -5,7 +5,7 @@
     layers, loss      as rdzv-trainer's; weights: its file of first weights; activation: its word for the one between the layers
     data, labels      .npy files: float32 rows, and int64 classes for cross-entropy
     batches           for each step the batches that it is made of, each a list of rows
-    optimizer         [class in torch.optim, its arguments]; clip_norm, schedule ("cosine") with warmup: as people write them
+    optimizer         [class in torch.optim, its arguments]; clip_norm: as people write it
     precision         fp32, or bf16: torch.autocast, with weights, optimizer and loss in float
     ddp               true: two processes with DistributedDataParallel over gloo, each with one half of every batch; the losses are the mean of both
     device            cpu or cuda
@@ -42,16 +42,6 @@ def make_net(case):
     return net.to(case["device"])
 
 
-def warm_cosine(warmup, total):
-    """transformers.get_cosine_schedule_with_warmup's lr_lambda, num_cycles 0.5."""
-    def factor(step):
-        if step < warmup:
-            return step / max(1, warmup)
-        return max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * (step - warmup) / max(1, total - warmup))))
-
-    return factor
-
-
 def run(case, part=lambda rows: rows):
     # Else cuBLAS may add up products in bf16, which is another arithmetic than bf16's with sums in float.
     if case["device"] == "cuda":
@@ -61,9 +51,6 @@ def run(case, part=lambda rows: rows):
         net = nn.parallel.DistributedDataParallel(plain)
     kind, args = case["optimizer"]
     optimizer = getattr(torch.optim, kind)(net.parameters(), **args)
-    schedule = None
-    if case.get("schedule"):
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_cosine(case["warmup"], len(case["batches"])))
     x = torch.from_numpy(np.load(case["data"])).to(case["device"])
     target = torch.from_numpy(np.load(case["labels"])).to(case["device"]) if case.get("labels") else x
     losses, norms = [], []
@@ -79,8 +66,6 @@ def run(case, part=lambda rows: rows):
             total = total + loss.detach()
         norms.append(nn.utils.clip_grad_norm_(plain.parameters(), case.get("clip_norm") or math.inf))
         optimizer.step()
-        if schedule:
-            schedule.step()
         if case.get("ddp"):
             dist.all_reduce(total)
             total = total / dist.get_world_size()

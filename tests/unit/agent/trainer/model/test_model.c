@@ -326,18 +326,15 @@ UNIT_TEST(test_pads_stay_zero) {
     struct bench b;
     struct err e = ERR_INIT;
     struct compute_opt *o;
-    struct compute_buf *lr;
     struct model_tensor v[MODEL_TENSORS_MAX];
     open_bench(&b, "7,6,3", COMPUTE_MSE);
     struct compute_opt_desc d = how[k];
     d.n = b.m.n_flat;
+    d.lr = 0.1;
     good(compute_opt_create(b.c, &d, &o, &e), &e);
-    good(compute_alloc(b.c, COMPUTE_STATE, 1, &lr, &e), &e);
-    good(compute_fill(b.c, span_of(lr, 0, 1), 0.1f, &e), &e);
     for (int step = 0; step < 3; step++) {
       pass(&b, 0, ROWS, 1.0);
-      struct compute_update u = {
-          .param = model_params_span(&b.m), .grad = model_grads_span(&b.m), .lr = span_of(lr, 0, 1)};
+      struct compute_update u = {.param = model_params_span(&b.m), .grad = model_grads_span(&b.m)};
       good(compute_opt_step(b.c, o, &u, &e), &e);
     }
     const struct compute_buf *all[] = {b.m.params, b.m.grads, compute_opt_state(b.c, o, 0),
@@ -351,7 +348,6 @@ UNIT_TEST(test_pads_stay_zero) {
         if (a == 0) assert_true(p[v[i].at] != 0);
       }
     }
-    compute_free(b.c, lr);
     compute_opt_destroy(b.c, o);
     close_bench(&b);
   }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizers on the CPU: updates, clipping and skipped steps against their formulas; and schedules
- * of the learning rate at both ends and in the middle. */
+/* The optimizers on the CPU: updates, clipping and skipped steps against their formulas. */
 
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
@@ -17,21 +16,19 @@ static float value_at(uint64_t k) {
   return 2.0f * rng_unit(77, RNG_WEIGHTS, k) - 1.0f;
 }
 
-static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
+static void run_optimizer(const struct compute_opt_desc *d, int steps, float *w) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *p, *g;
   struct compute_opt *o;
-  struct compute_opt_desc d = optim_desc(h, 3);
   struct compute_opt_counters counters;
   good(compute_alloc(c, COMPUTE_PARAM, 3, &p, &e), &e);
   good(compute_alloc(c, COMPUTE_GRAD, 20, &g, &e), &e);
-  good(compute_opt_create(c, &d, &o, &e), &e);
+  good(compute_opt_create(c, d, &o, &e), &e);
   memcpy(compute_host(c, span_of(p, 0, 3)), w, 3 * sizeof *w);
   for (int s = 0; s < steps; s++) {
     for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
-    compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
-    struct compute_update u = {.param = span_of(p, 0, 3), .grad = span_of(g, 0, 3), .lr = span_of(g, 3, 1)};
+    struct compute_update u = {.param = span_of(p, 0, 3), .grad = span_of(g, 0, 3)};
     good(compute_opt_step(c, o, &u, &e), &e);
   }
   good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
@@ -51,15 +48,15 @@ static double adam_direction(double g, int k, double *m, double *v) {
 }
 
 UNIT_TEST(test_updates_are_their_formulas) {
-  struct optim_hyper sgd = {.kind = COMPUTE_SGD, .lr = 0.1, .momentum = 0.9};
-  struct optim_hyper adam = {.kind = COMPUTE_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
+  struct compute_opt_desc sgd = {.kind = COMPUTE_SGD, .n = 3, .lr = 0.1, .momentum = 0.9};
+  struct compute_opt_desc adam = {.kind = COMPUTE_ADAM, .n = 3, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
   const double decays[] = {0, 0.25};
   for (int d = 0; d < 2; d++) {
     float ws[3] = {1, 2, 3}, wa[3] = {1, 2, 3}, ww[3] = {1, 2, 3};
     sgd.weight_decay = adam.weight_decay = decays[d];
     run_optimizer(&sgd, 7, ws);
     run_optimizer(&adam, 7, wa);
-    struct optim_hyper adamw = adam;
+    struct compute_opt_desc adamw = adam;
     adamw.kind = COMPUTE_ADAMW;
     run_optimizer(&adamw, 7, ww);
     for (int i = 0; i < 3; i++) {
@@ -91,8 +88,7 @@ static struct compute_opt_counters step_with(const struct compute_opt_desc *d, c
   float *p = compute_host(c, span_of(b, 0, 64));
   memcpy(p, w, d->n * sizeof *w);
   memcpy(p + 16, grad, d->n * sizeof *w);
-  p[32] = 0.5f; /* lr */
-  struct compute_update u = {.param = span_of(b, 0, d->n), .grad = span_of(b, 16, d->n), .lr = span_of(b, 32, 1)};
+  struct compute_update u = {.param = span_of(b, 0, d->n), .grad = span_of(b, 16, d->n)};
   good(compute_opt_step(c, o, &u, &e), &e);
   good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
   memcpy(&counters, p + 40, sizeof counters);
@@ -109,69 +105,22 @@ UNIT_TEST(test_norm_of_gradients) {
   for (size_t n = 1; n <= 11; n++) {
     double want = 0;
     for (size_t i = 0; i < n; i++) want += (double)(i * i);
-    struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = n};
+    struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = n, .lr = 0.5};
     assert_true(fabs((double)step_with(&d, grad, w).grad_norm - sqrt(want)) < 1e-5);
   }
 }
 
 UNIT_TEST(test_gradients_that_are_too_long_are_clipped) {
   float grad[2] = {30, 40}, w[2] = {0, 0};
-  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .clip_norm = 5};
+  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .lr = 0.5, .clip_norm = 5};
   assert_true(step_with(&d, grad, w).grad_norm == 50.0f);
   assert_true(fabs((double)w[0] + 1.5) < 1e-5 && fabs((double)w[1] + 2.0) < 1e-5);
 }
 
 UNIT_TEST(test_a_step_that_is_not_finite_is_skipped) {
   float grad[2] = {INFINITY, 1}, w[2] = {7, 8};
-  struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
+  struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .lr = 0.5, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
   struct compute_opt_counters v = step_with(&d, grad, w);
   assert_true(w[0] == 7 && w[1] == 8);
   assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1);
-}
-
-static void check_lr(const struct optim_hyper *h, uint64_t steps, double want) {
-  double have = optim_lr(h, steps);
-  if (!(fabs(have - want) <= 1e-12)) fail_msg("lr after %llu steps: %g, not %g", (unsigned long long)steps, have, want);
-}
-
-/* 10 steps of warm-up, then 100 down from 0.5 to `min`. */
-static struct optim_hyper schedule(enum optim_decay decay, double min, double power) {
-  return (struct optim_hyper){
-      .lr = 0.5, .decay = decay, .lr_min = min, .lr_power = power, .warmup_steps = 10, .total_steps = 110};
-}
-
-UNIT_TEST(test_warm_up) {
-  for (int decay = OPTIM_CONSTANT; decay <= OPTIM_POLYNOMIAL; decay++) {
-    struct optim_hyper h = schedule((enum optim_decay)decay, 0.25, 2);
-    check_lr(&h, 0, 0);
-    check_lr(&h, 5, 0.25);
-    check_lr(&h, 9, 0.45);
-    check_lr(&h, 10, 0.5);
-    h.warmup_steps = 0;
-    check_lr(&h, 0, 0.5);
-    h.warmup_steps = h.total_steps = 10; /* nothing left to decay in */
-    check_lr(&h, 9, 0.45);
-    check_lr(&h, 10, decay == OPTIM_CONSTANT ? 0.5 : 0.25);
-  }
-}
-
-UNIT_TEST(test_decay) {
-  struct optim_hyper constant = schedule(OPTIM_CONSTANT, 0, 1), linear = schedule(OPTIM_LINEAR, 0, 1),
-                     cosine = schedule(OPTIM_COSINE, 0, 1), square = schedule(OPTIM_POLYNOMIAL, 0, 2),
-                     raised = schedule(OPTIM_COSINE, 0.1, 1), end = schedule(OPTIM_POLYNOMIAL, 0.1, 3);
-  check_lr(&constant, 10, 0.5);
-  check_lr(&constant, 109, 0.5);
-  check_lr(&linear, 35, 0.375);
-  check_lr(&linear, 60, 0.25);
-  check_lr(&linear, 109, 0.005);
-  check_lr(&cosine, 35, 0.25 * (1 + sqrt(0.5)));
-  check_lr(&cosine, 60, 0.25);
-  check_lr(&cosine, 109, 0.25 * (1 - cos(acos(-1.0) / 100)));
-  check_lr(&square, 60, 0.125);
-  check_lr(&square, 109, 0.5 * 0.0001);
-  check_lr(&raised, 60, 0.3);
-  check_lr(&end, 60, 0.1 + 0.4 / 8);
-  check_lr(&linear, 110, 0); /* past the end */
-  check_lr(&raised, 1000, 0.1);
-  check_lr(&end, UINT64_MAX, 0.1);
 }
