@@ -103,9 +103,7 @@ static void loss(enum kernel_type t, enum compute_loss kind, size_t rows, size_t
   l.blocked = device(sizeof *l.blocked);
   GOOD(kernel_loss(NULL, &l, scratch));
   l.d.add = true;
-  l.dz = NULL;
   GOOD(kernel_loss(NULL, &l, scratch));
-  if (kind == COMPUTE_CROSS_ENTROPY) GOOD(kernel_count_correct(NULL, l.y, t, l.target, l.out, rows, cols, scratch));
   scratch->arrived = 0; /* not all blocks of a big grid have run */
 }
 

@@ -13,13 +13,13 @@
 
 enum { AT_ONCE = 2, BUFS_MAX = 512 };
 
-enum kind { COPY, FILL, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, CORRECT, OPT_STEP, OPT_READ, OPT_SET };
+enum kind { COPY, FILL, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, OPT_STEP, OPT_READ, OPT_SET };
 
 struct op {
   enum kind kind;
   struct span a, b, c, d;
   float value;
-  size_t rows, cols;
+  size_t rows;
   bool add;
   struct compute_layer *layer;
   struct compute_buf *params, *grads;
@@ -66,7 +66,7 @@ static bool is_stage(const struct late *l, const struct compute_buf *b) {
 
 static int run_loss(struct late *l, const struct op *o, struct err *e) {
   int rc = compute_loss(l->cpu, &o->loss, o->a, o->b, o->c, o->d, e);
-  if (rc == 0 && o->c.buf && l->blocked) compute_host(l->cpu, o->d)[1] = INFINITY;
+  if (rc == 0 && l->blocked) compute_host(l->cpu, o->d)[1] = INFINITY;
   return rc;
 }
 
@@ -79,7 +79,6 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, o->add, e);
   case BACKWARD_INPUT: return compute_backward_input(c, o->layer, o->params, o->a, o->b, o->c, o->rows, e);
   case LOSS: return run_loss(l, o, e);
-  case CORRECT: return compute_count_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
   case OPT_STEP:
     if (!l->blocked) return compute_opt_step(c, o->opt, &o->update, e);
     return o->a.n ? compute_opt_read(c, o->opt, o->a, e) : 0;
@@ -216,11 +215,6 @@ static int late_loss(struct compute *c, const struct compute_loss_desc *d, struc
   return enqueue(c, &(struct op){.kind = LOSS, .loss = *d, .a = y, .b = target, .c = dz, .d = out});
 }
 
-static int late_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                              size_t cols, struct err *e) {
-  return enqueue(c, &(struct op){.kind = CORRECT, .a = y, .b = target, .c = out, .rows = rows, .cols = cols});
-}
-
 static int late_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
                            struct err *e) {
   return compute_opt_create(late_of(c)->cpu, d, out, e);
@@ -301,7 +295,6 @@ static const struct compute_ops late_ops = {
     .backward_weight = late_backward_weight,
     .backward_input = late_backward_input,
     .loss = late_loss,
-    .count_correct = late_count_correct,
     .opt_create = late_opt_create,
     .opt_destroy = late_opt_destroy,
     .opt_state = late_opt_state,

@@ -166,8 +166,6 @@ struct compute_ops {
                         struct span dz, struct span dx, size_t rows, struct err *e);
   int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
               struct span out, struct err *e);
-  int (*count_correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows, size_t cols,
-                       struct err *e);
   int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
@@ -273,22 +271,16 @@ static inline int compute_backward_input(struct compute *c, struct compute_layer
 /* Three floats in `out`, overwritten or with d->add added to:
  *
  *   out[0]   weight * loss, even if it is not finite
- *   out[1]   1 if the loss is not finite, else 0; infinite if dz is wanted and updates are blocked
+ *   out[1]   1 if the loss is not finite, else 0; infinite if updates are blocked
  *   out[2]   rank_tag if the loss is not finite, else 0
  *
- * dz = weight * gradient of the loss by y; dz.buf NULL: only the loss. mse is the mean over rows and columns
+ * dz = weight * gradient of the loss by y. mse is the mean over rows and columns
  * against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y) against
  * target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
 static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                                struct span dz, struct span out, struct err *e) {
   return c->ops->loss(c, d, y, target, dz, out, e);
 }
-/* out[0] += the number of rows whose largest value (the first of equal ones) is in column target[row]. */
-static inline int compute_count_correct(struct compute *c, struct span y, struct span target, struct span out,
-                                        size_t rows, size_t cols, struct err *e) {
-  return c->ops->count_correct(c, y, target, out, rows, cols, e);
-}
-
 /* Floats that an optimizer keeps per weight. sgd: the momentum. adam, adamw: the mean and the mean square. */
 static inline int compute_opt_states(enum compute_opt_kind kind) {
   return kind == COMPUTE_SGD ? 1 : 2;

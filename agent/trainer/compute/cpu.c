@@ -317,7 +317,7 @@ static double cross_entropy(const float *y, const float *t, float *dz, size_t ro
     double sum = 0;
     for (size_t j = 0; j < cols; j++) sum += (double)expf(y[j] - top);
     loss += log(sum) - (double)(y[class] - top);
-    for (size_t j = 0; dz && j < cols; j++)
+    for (size_t j = 0; j < cols; j++)
       dz[r * cols + j] = (float)(factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
   }
   return factor * loss;
@@ -327,7 +327,7 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
                     struct span dz, struct span out, struct err *e) {
   double value = 0;
   size_t n = d->rows * d->cols;
-  float *pz = dz.buf ? floats_at(dz) : NULL, *o = floats_at(out);
+  float *pz = floats_at(dz), *o = floats_at(out);
   const float *py = floats_at(y), *pt = floats_at(target);
   if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY) {
     value = cross_entropy(py, pt, pz, d->rows, d->cols, d->weight);
@@ -336,27 +336,14 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
     bool root = d->kind == COMPUTE_RMSE;
     double mean = loops_sum_squared_differences(py, pt, n) / (double)n, loss = root ? sqrt(mean) : mean;
     double factor = root ? (loss == 0.0 ? 0.0 : d->weight / ((double)n * loss)) : 2.0 * d->weight / (double)n;
-    if (pz) loops_scale_differences(pz, py, pt, (float)factor, n);
+    loops_scale_differences(pz, py, pt, (float)factor, n);
     value = d->weight * loss;
   }
-  if (pz) round_act(c, pz, n);
+  round_act(c, pz, n);
   float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
   o[0] = (d->add ? o[0] : 0.0f) + (float)value;
   o[1] = (d->add ? o[1] : 0.0f) + bad;
   o[2] = (d->add ? o[2] : 0.0f) + rank_tag;
-  return 0;
-}
-
-static int cpu_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                             size_t cols, struct err *e) {
-  const float *p = floats_at(y), *t = floats_at(target);
-  size_t n = 0;
-  for (size_t r = 0; r < rows; r++, p += cols) {
-    size_t best = 0;
-    for (size_t j = 1; j < cols; j++) best = p[j] > p[best] ? j : best;
-    n += best == (size_t)t[r];
-  }
-  floats_at(out)[0] += (float)n;
   return 0;
 }
 
@@ -435,7 +422,6 @@ static const struct compute_ops cpu_ops = {
     .backward_weight = cpu_backward_weight,
     .backward_input = cpu_backward_input,
     .loss = cpu_loss,
-    .count_correct = cpu_count_correct,
     .opt_create = cpu_opt_create,
     .opt_destroy = cpu_opt_destroy,
     .opt_state = cpu_opt_state,

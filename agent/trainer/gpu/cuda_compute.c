@@ -283,7 +283,6 @@ static const struct compute_ops cuda_ops = {
     .backward_weight = cuda_layer_backward_weight,
     .backward_input = cuda_layer_backward_input,
     .loss = cuda_opt_loss,
-    .count_correct = cuda_opt_count_correct,
     .opt_create = cuda_opt_create,
     .opt_destroy = cuda_opt_destroy,
     .opt_state = cuda_opt_state,

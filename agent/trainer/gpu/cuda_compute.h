@@ -110,8 +110,6 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
 
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                   struct span dz, struct span out, struct err *e);
-int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                           size_t cols, struct err *e);
 int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);

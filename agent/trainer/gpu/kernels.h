@@ -62,9 +62,9 @@ struct kernel_loss {
   enum kernel_type type; /* of y and dz */
   const void *y;
   const float *target;
-  void *dz; /* or NULL */
+  void *dz;
   float *out;
-  const unsigned *blocked; /* or NULL. Not 0: updates are blocked */
+  const unsigned *blocked; /* not 0: updates are blocked */
 };
 
 /* Checks that the module has code for this device. */
@@ -98,8 +98,6 @@ int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a,
 
 /* kernels_loss.cu */
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch);
-int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                         size_t rows, size_t cols, struct kernel_scratch *scratch);
 
 /* kernels_opt.cu */
 struct kernel_decide {

@@ -25,23 +25,12 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .type = y.buf->type,
                           .y = cuda_at(y),
                           .target = cuda_at(target),
-                          .dz = dz.buf ? cuda_at(dz) : NULL,
+                          .dz = cuda_at(dz),
                           .out = cuda_at(out),
-                          .blocked = dz.buf ? u->blocked_dev : NULL};
-  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || (dz.buf && dz.buf->type != l.type))
+                          .blocked = u->blocked_dev};
+  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || dz.buf->type != l.type)
     return err_set(e, -EINVAL, "a loss between buffers of the wrong use");
   return cuda_launched(c, kernel_loss(u->stream, &l, u->scratch), "the loss", e);
-}
-
-int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                           size_t cols, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32)
-    return err_set(e, -EINVAL, "a count of right answers between buffers of the wrong use");
-  return cuda_launched(
-      c,
-      kernel_count_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows, cols, u->scratch),
-      "the count of right answers", e);
 }
 
 int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e) {

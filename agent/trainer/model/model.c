@@ -211,21 +211,6 @@ int model_loss(struct model *m, const struct compute_loss_desc *d, struct span t
                       model_extra_span(m, MODEL_LOSS, COMPUTE_LOSS_OUT), e);
 }
 
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
-                struct err *e) {
-  uint32_t last = m->shape.n - 1;
-  struct compute_loss_desc all = *d;
-  all.rows = rows;
-  all.cols = m->shape.width[last];
-  all.add = true;
-  int rc = model_forward(m, rows, e);
-  struct span y = rows_of(m, m->act, last, rows), right = span_of(out.buf, out.at + MODEL_SCORE_CORRECT, 1);
-  if (rc == 0)
-    rc = compute_loss(m->c, &all, y, target, (struct span){0}, span_of(out.buf, out.at, COMPUTE_LOSS_OUT), e);
-  if (rc || d->kind != COMPUTE_CROSS_ENTROPY) return rc;
-  return compute_count_correct(m->c, y, target, right, rows, all.cols, e);
-}
-
 /* Two operations per weight and row, three times: forward, gradient of the weight, gradient of the input. The first
  * layer's input has no gradient. */
 double model_flops(const struct model_shape *s, uint64_t rows) {

@@ -100,12 +100,6 @@ int model_forward(struct model *m, size_t rows, struct err *e);
 /* Computes the loss against `target` into MODEL_LOSS to MODEL_BAD_RANK of the gradients, and its gradient into the last
  * delta. Fills in rows and columns of `d`. */
 int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct err *e);
-/* Scores the model on these rows, without training. Adds the loss, weighted as `d` says, to the first of MODEL_SCORES
- * floats of `out`. For cross-entropy, adds the number of rows classified correctly to the last. Overwrites activations
- * and nothing else. */
-enum { MODEL_SCORE_CORRECT = COMPUTE_LOSS_OUT, MODEL_SCORES };
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
-                struct err *e);
 /* Called as gradients become ready, from the end to the front: all of [at, n_flat) is queued. A non-zero result ends
  * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);

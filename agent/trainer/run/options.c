@@ -163,14 +163,6 @@ static const struct opt table[] = {
     NUMBER(FLOAT, "throttle", throttle, "X", "0", 0, 1e6,
            .help = "At most X steps per second, for demonstrations and drills. 0: no limit."),
 
-    {.group = "Evaluation"},
-    TEXT("eval-data", eval_data, "synthetic:N|FILE", NULL,
-         .help = "Report the loss on these samples, given as in --data, at the end and every --eval-every steps. "
-                 "With --eval-labels also report the accuracy. rmse is over the whole set."),
-    TEXT("eval-labels", eval_labels, "FILE", NULL, .help = "Classes of --eval-data, given as in --labels."),
-    NUMBER(INT, "eval-every", eval_every, "STEPS", "0", 0, 1e12,
-           .help = "Steps between evaluations. 0: only at the end."),
-
     {.group = "The device"},
     PARSED("device", device, parse_device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
            .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
@@ -206,7 +198,7 @@ static const struct opt table[] = {
     NUMBER(DURATION, "report-every", report_every_ms, "TIME", "10s", 0, 1e9,
            .help = "Interval at which rank 0 logs its progress, and what a long wait waits for. 0: never."),
     TEXT("metrics", metrics, "FILE", NULL,
-         .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
+         .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, "
                  "checkpoint, recover, stop, end; bench, bench_end."),
     NUMBER(INT, "metrics-every", metrics_every, "STEPS", "1", 1, 1e9,
            .help = "Steps between two step lines of --metrics."),
@@ -268,7 +260,7 @@ const struct opts_spec trainer_opts_spec = {
 /* Refuses options that nothing would read: those of the bench without it, those of training with it, those of adam with
  * sgd, and an activation without hidden layers. Environment variables may be meant for another run. */
 static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
-  static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
+  static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
   static const char *const both[] = {"threads", "cuda-graph"}, *const adam[] = {"beta1", "beta2", "eps"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
@@ -312,14 +304,6 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
   if (o->resume_from && o->resume == RESUME_NONE)
     return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
-
-  if (!o->eval_data && o->eval_labels) return err_set(e, -EINVAL, "--eval-labels needs --eval-data WHAT");
-  if (!o->eval_data && o->eval_every) return err_set(e, -EINVAL, "--eval-every needs --eval-data WHAT");
-  if (o->eval_data && classify && !o->eval_labels)
-    return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
-  if (o->eval_labels && !classify)
-    return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
-                   model_loss_words[o->loss]);
 
   if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   if (h->momentum > 0 && h->kind != COMPUTE_SGD)

@@ -51,8 +51,6 @@ struct trainer_opts {
   enum cuda_graph_mode cuda_graph;
   enum recovery_mode recovery;
   struct compute_opt_desc opt; /* without n */
-  const char *eval_data, *eval_labels;
-  int64_t eval_every;
   const char *checkpoint_dir;
   struct trainer_every checkpoint_every;
   int64_t keep_checkpoints;

@@ -220,21 +220,6 @@ int trainer_report_step(struct trainer *t, struct err *e) {
   return report_step_metrics(t, e);
 }
 
-int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e) {
-  char right[48] = "";
-  if (t->rank != 0) return 0;
-  if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% classified correctly", 100 * accuracy);
-  log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss, right,
-           (unsigned long long)t->evaluation.data.n);
-  metrics_begin(&t->metrics, "eval");
-  metrics_uint(&t->metrics, "step", t->done.step);
-  metrics_real(&t->metrics, "loss", loss);
-  metrics_real(&t->metrics, "accuracy", accuracy);
-  metrics_uint(&t->metrics, "samples", t->evaluation.data.n);
-  metrics_ms(t, "ms", us);
-  return end_metrics_line(t, e);
-}
-
 int trainer_report_stop(struct trainer *t, struct err *e) {
   if (t->rank != 0) return 0;
   metrics_begin(&t->metrics, "stop");

@@ -36,22 +36,15 @@ static int meet_agent(struct trainer *t, struct err *e) {
   return with_exit(t, TRAINER_USAGE, -EINVAL);
 }
 
-static int open_dataset(struct trainer *t, struct dataset *d, const char *spec, const char *labels, struct err *e) {
-  const struct model_shape *shape = &t->o.shape;
-  int rc = dataset_open(d, spec, labels, shape->width[0], t->o.scale, e);
-  if (rc || !d->labels) return rc;
-  uint64_t where = 0;
-  unsigned top = dataset_top_label(d, &where), classes = shape->width[shape->n - 1];
-  if (top < classes) return 0;
-  return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
-                 labels, (unsigned long long)where, top, classes, classes - 1);
-}
-
 static int open_data(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
-  int rc = open_dataset(t, &t->data, o->data, o->labels, e);
-  if (rc == 0 && o->eval_data) rc = open_dataset(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
+  int rc = dataset_open(&t->data, o->data, o->labels, o->shape.width[0], o->scale, e);
   if (rc) return rc;
+  uint64_t where = 0;
+  unsigned top = o->labels ? dataset_top_label(&t->data, &where) : 0, classes = o->shape.width[o->shape.n - 1];
+  if (top >= classes)
+    return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
+                   o->labels, (unsigned long long)where, top, classes, classes - 1);
   t->sampler = (struct sampler){.samples = t->data.n,
                                 .batch = (uint64_t)o->batch,
                                 .seed = (uint64_t)o->seed,
@@ -85,7 +78,6 @@ static int make_model(struct trainer *t, struct err *e) {
     rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
   else if (rc == 0)
     rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
-  if (rc == 0) rc = trainer_evaluation_alloc(t, e);
   return rc;
 }
 
@@ -93,7 +85,6 @@ static int make_model(struct trainer *t, struct err *e) {
 static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
-  trainer_evaluation_free(t);
   compute_free(t->c, t->look.squares);
   compute_free(t->c, t->look.stage);
   t->look = (struct look){0};
@@ -249,7 +240,6 @@ bool trainer_teardown(struct trainer *t) {
   bool held = t->c && t->c->held;
   compute_destroy(t->c);
   dataset_finish(&t->data);
-  dataset_finish(&t->evaluation.data);
   rdzv_finish(t->rdzv);
   return !held;
 }

@@ -402,9 +402,9 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
  *
  * With one slot, as on a CPU, the loop reads the step that it has just queued. With several, up to depth-1 more steps
  * are queued when it learns of a stop, and they complete normally. Some actions need the run to stand still: a
- * checkpoint that was requested, an evaluation, the end. Before them the loop drains: it reads all queued steps.
+ * checkpoint that was requested, the end. Before them the loop drains: it reads all queued steps.
  *
- * All ranks evaluate after the same step. --throttle delays the queueing, so a throttled run pauses between two steps
+ * --throttle delays the queueing, so a throttled run pauses between two steps
  * and not within one. */
 
 /* Sleeps until the next step may start. A signal ends the sleep. */
@@ -438,13 +438,6 @@ static int save_as_asked(struct trainer *t, struct err *e) {
   return 0;
 }
 
-/* Not after a request to stop: there may be little time. */
-static int evaluate_if_due(struct trainer *t, struct err *e) {
-  if (!trainer_evaluation_is_due(t, t->queued.step)) return 0;
-  int rc = drain(t, e);
-  return rc || t->stop ? rc : trainer_evaluate(t, e);
-}
-
 int trainer_loop(struct trainer *t, struct err *e) {
   uint64_t every = t->o.checkpoint_every.steps;
   int rc = 0;
@@ -461,10 +454,8 @@ int trainer_loop(struct trainer *t, struct err *e) {
     t->clock = false;
     if (rc == 0) rc = trainer_save_poll(t, e);
     if (rc == 0 && t->checkpoint) rc = save_as_asked(t, e);
-    if (rc == 0 && t->queued.step < t->last_step) rc = evaluate_if_due(t, e); /* the end has its own evaluation */
   }
   if (rc == 0) rc = drain(t, e);
   if (rc) return rc;
-  rc = t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
-  return rc ? rc : evaluate_if_due(t, e);
+  return t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
 }

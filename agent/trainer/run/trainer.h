@@ -90,18 +90,6 @@ struct look {
   bool due;                            /* the next step that is queued is looked at */
 };
 
-enum { EVAL_STAGES = 2 };
-
-/* --eval-data (evaluate.c). */
-struct evaluation {
-  struct dataset data;
-  struct compute_buf *x[EVAL_STAGES], *classes[EVAL_STAGES]; /* stages: to the device */
-  struct compute_buf *scores;                                /* on the device: MODEL_SCORES */
-  struct compute_buf *stage;                                 /* from the device: MODEL_SCORES */
-  uint64_t step;                                             /* of the last evaluation */
-  bool made;                                                 /* there was an evaluation */
-};
-
 /* Whether the calls of a step become a graph (capture.c). */
 enum trainer_captures { CAPTURE_NEVER, CAPTURE_UNTRIED, CAPTURE_AGREED };
 
@@ -158,7 +146,6 @@ struct trainer {
   bool has_state;     /* resumed, or agreed with the others */
   bool behind;        /* while they agree: this rank needs another rank's state */
 
-  struct evaluation evaluation;
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   /* Reports (report.c). */
@@ -238,13 +225,6 @@ int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls,
 /* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
 
-/* evaluate.c: nothing without --eval-data. */
-int trainer_evaluation_alloc(struct trainer *t, struct err *e);
-void trainer_evaluation_free(struct trainer *t);
-bool trainer_evaluation_is_due(const struct trainer *t, uint64_t step);
-/* Scores the weights as they are now, on all ranks together. No step may be queued. */
-int trainer_evaluate(struct trainer *t, struct err *e);
-
 /* state.c: finds the checkpoint to resume from, and gives it to all ranks. */
 int trainer_resume(struct trainer *t, struct err *e);
 /* The state at t->done as the bytes of a checkpoint, and back. No step may be queued. whose: for the message. */
@@ -295,8 +275,6 @@ void metrics_text(struct metrics *m, const char *key, const char *v);
 int metrics_end(struct metrics *m, struct err *e);
 int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
-/* accuracy: NaN without labels. */
-int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e);
 int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
 /* Counts the time since the phase before ended for this one. */

@@ -213,7 +213,7 @@ UNIT_TEST(test_layers_of_many_shapes) {
   }
 }
 
-/* One layer, batches of changing size, as at the end of an epoch and in an evaluation. */
+/* One layer, batches of changing size, as at the end of an epoch. */
 UNIT_TEST(test_rows_change) {
   static const size_t rows[] = {17, 3, 0, 17, 1, 16};
   static const enum compute_act acts[] = {COMPUTE_RELU, COMPUTE_GELU};

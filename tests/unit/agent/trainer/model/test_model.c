@@ -181,7 +181,7 @@ UNIT_TEST(test_weighed_shares_add_up) {
   }
 }
 
-/* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. Scores add up too. */
+/* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. */
 UNIT_TEST(test_batches_add_up) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
   for (int k = 0; k < 2; k++) {
@@ -192,27 +192,21 @@ UNIT_TEST(test_batches_add_up) {
     struct span grads = model_grads_span(&b.m);
     float *want = packed(&b, grads);
     memset(compute_host(b.c, grads), 0x7f, (grads.n + MODEL_EXTRAS) * sizeof(float));
-    struct compute_buf *score;
-    good(compute_alloc(b.c, COMPUTE_STATE, MODEL_SCORES, &score, &e), &e);
     const size_t cuts[] = {0, 2, 2, 5, ROWS};
     for (int s = 0; s < 4; s++) {
       size_t rows = cuts[s + 1] - cuts[s];
       struct span target = load(&b, cuts[s], rows);
       struct compute_loss_desc d = {.kind = b.loss, .weight = (double)rows / ROWS, .add = s > 0};
-      good(model_score(&b.m, &d, target, rows, span_of(score, 0, MODEL_SCORES), &e), &e);
       good(model_forward(&b.m, rows, &e), &e);
       good(model_loss(&b.m, &d, target, rows, &e), &e);
       good(model_backward(&b.m, rows, s > 0, 0, NULL, NULL, &e), &e);
     }
     double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
-    const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
-    assert_true(fabs(sum - whole) < 1e-6 * whole && fabs((double)v[0] - whole) < 1e-6 * whole);
-    assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0 : v[MODEL_SCORE_CORRECT] == 0);
+    assert_true(fabs(sum - whole) < 1e-6 * whole);
     float *g = packed(&b, grads);
     for (size_t i = 0; i < b.m.n_params; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
     free(g);
     free(want);
-    compute_free(b.c, score);
     close_bench(&b);
   }
 }
