@@ -184,8 +184,6 @@ struct compute_ops {
   int (*capture_end)(struct compute *c, struct compute_graph **out, struct err *e);
   int (*launch)(struct compute *c, struct compute_graph *g, struct err *e);
   void (*graph_destroy)(struct compute *c, struct compute_graph *g);
-  void (*range_push)(struct compute *c, const char *name);
-  void (*range_pop)(struct compute *c);
 };
 
 /* Implementations embed this as their first member. */
@@ -373,13 +371,6 @@ static inline int compute_launch(struct compute *c, struct compute_graph *g, str
 }
 static inline void compute_graph_destroy(struct compute *c, struct compute_graph *g) {
   if (g) c->ops->graph_destroy(c, g);
-}
-/* Names the operations that follow, for a profiler. */
-static inline void compute_range_push(struct compute *c, const char *name) {
-  if (c->ops->range_push) c->ops->range_push(c, name);
-}
-static inline void compute_range_pop(struct compute *c) {
-  if (c->ops->range_pop) c->ops->range_pop(c);
 }
 
 /* GELU by its tanh approximation, and its derivative, as PyTorch's nn.GELU(approximate="tanh") and cuBLASLt's epilogue

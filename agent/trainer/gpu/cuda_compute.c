@@ -32,7 +32,6 @@
 #include "common/mem.h"
 
 #include <errno.h>
-#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +133,7 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
       u->base.device, cudaGetErrorName(rc), u->sm);
 }
 
-/* Marks, captures, names for the profiler. ------------------------------------------------------------------------- */
+/* Marks, captures. ------------------------------------------------------------------------------------------------- */
 
 static int cuda_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   struct cuda *u = cuda_of(c);
@@ -203,16 +202,6 @@ static int cuda_launch(struct compute *c, struct compute_graph *g, struct err *e
 static void cuda_graph_destroy(struct compute *c, struct compute_graph *g) {
   if (!g->launched || cuda_idle(c)) (void)cudaGraphExecDestroy(g->exec);
   free(g);
-}
-
-static void cuda_range_push(struct compute *c, const char *name) {
-  (void)c;
-  (void)nvtxRangePushA(name);
-}
-
-static void cuda_range_pop(struct compute *c) {
-  (void)c;
-  (void)nvtxRangePop();
 }
 
 /* Opening and closing. --------------------------------------------------------------------------------------------- */
@@ -298,8 +287,6 @@ static const struct compute_ops cuda_ops = {
     .capture_end = cuda_capture_end,
     .launch = cuda_launch,
     .graph_destroy = cuda_graph_destroy,
-    .range_push = cuda_range_push,
-    .range_pop = cuda_range_pop,
 };
 
 int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *e) {

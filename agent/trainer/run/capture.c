@@ -156,8 +156,5 @@ int trainer_launch_captured(struct trainer *t, struct slot *s, const struct samp
       return 1;
     }
   }
-  compute_range_push(t->c, "captured step");
-  int rc = compute_launch(t->c, graph, e);
-  compute_range_pop(t->c);
-  return rc;
+  return compute_launch(t->c, graph, e);
 }

@@ -3,7 +3,7 @@
  *
  * All of it describes the last step that was read. The host's waiting and working times are by its own clock. The
  * device's times are by the device's clock, which it writes beside the results (compute_copy_and_stamp), in captured
- * steps too. A profiler finds the named ranges within them. A time that was not measured is null. */
+ * steps too. A time that was not measured is null. */
 
 #include "agent/trainer/run/trainer.h"
 

@@ -544,7 +544,6 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->save.due[0] = t->queued.step;
   }
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
-  compute_range_push(t->c, "checkpoint");
   set_waiting(t, true);
   uint64_t from = trainer_now_us();
   int rc = t->save.under_way ? wait_for_last(t, e) : 1;
@@ -564,7 +563,6 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->checkpoint_us += t->save.stall_us;
   }
   set_waiting(t, false);
-  compute_range_pop(t->c);
   t->save.begun = true;
   return rc;
 }

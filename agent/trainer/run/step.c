@@ -138,16 +138,10 @@ static int add_gradients(struct trainer *t, const struct sampler_step *g, bool a
                                    .weight = (double)g->share.count / (double)g->total,
                                    .add = add,
                                    .rank_tag = (float)(t->rank + 1)};
-  compute_range_push(t->c, "forward");
   int rc = model_forward(&t->model, rows, e);
-  compute_range_pop(t->c);
-  compute_range_push(t->c, "loss");
   if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
-  compute_range_pop(t->c);
-  compute_range_push(t->c, "backward");
   size_t part = t->world > 1 ? bucket_size(t) : 0;
   if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left || looked ? NULL : reduce_bucket, t, e);
-  compute_range_pop(t->c);
   return rc;
 }
 
@@ -198,9 +192,7 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
                              .grad = model_grads_span(&t->model),
                              .bad = model_extra_span(&t->model, MODEL_BAD, 1),
                              .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
-  compute_range_push(t->c, "update");
   rc = compute_opt_step(t->c, t->opt, &u, e);
-  compute_range_pop(t->c);
   return rc ? rc
             : compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
                                      model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
@@ -213,9 +205,7 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
   s->begun_us = trainer_now_us();
-  compute_range_push(t->c, "input");
   fill_input(t, s, g);
-  compute_range_pop(t->c);
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
@@ -334,9 +324,7 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
 int trainer_read_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_oldest(&t->slots);
   uint64_t from = trainer_now_us();
-  compute_range_push(t->c, "wait");
   int rc = trainer_wait(t, s->mark, s->after.step, e);
-  compute_range_pop(t->c);
   if (rc) return rc;
   float x[MODEL_EXTRAS];
   memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);

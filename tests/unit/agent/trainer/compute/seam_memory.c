@@ -191,10 +191,3 @@ UNIT_TEST(test_freed_while_queued) {
   for (size_t i = 0; i < 100000; i++) assert_true(compute_host(seam.c, to)[i] == 4.0f);
   compute_free(seam.c, stage);
 }
-
-UNIT_TEST(test_ranges_for_profilers) {
-  compute_range_push(seam.c, "a range");
-  compute_range_push(seam.c, "within it");
-  compute_range_pop(seam.c);
-  compute_range_pop(seam.c);
-}
