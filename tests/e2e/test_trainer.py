@@ -372,6 +372,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
 @pytest.mark.parametrize("args, code, words", [
     (["--layer", "3"], 64, "--layers"),
     (["--lr-decay", "cosine"], 64, "unknown option --lr-decay"),
+    (["--update-freq", 2], 64, "unknown option --update-freq"),
     (["--eval-data", "synthetic:9"], 64, "unknown option --eval-data"),
     (["--layers", "10"], 64, "two widths"),
     (["--layers", "10,x"], 64, "numbers"),

@@ -81,7 +81,7 @@ def test_precisions(rdzv, precision, rel):
 @pytest.mark.parametrize("options", [
     ["--loss", "rmse", "--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "0.1", "--lr", "0.01"],
     ["--optimizer", "adamw", "--weight-decay", "0.1", "--bucket-cap-mb", "0.0004"],
-    ["--activation", "gelu", "--update-freq", 2],
+    ["--activation", "gelu"],
     ["--activation", "none"],
 ])
 def test_losses_and_optimizers(rdzv, options):
@@ -206,7 +206,7 @@ def test_the_device_tells_its_times(rdzv, graph):
 def test_a_data_set_that_is_too_large_is_sent(rdzv):
     images = rdzv.tmp / "images"
     images.write_bytes(bytes([0, 0, 8, 2, 0, 0, 4096 >> 8, 0, 0, 0, 3, 0]) + bytes(k * 37 % 256 for k in range(4096 * 768)))
-    options = ["--layers", "768,8,768", "--data", images, "--steps", 6, "--update-freq", 2]
+    options = ["--layers", "768,8,768", "--data", images, "--steps", 6]
     kept, sent = run(rdzv, 2, *options), start(rdzv, 2, *options, env={"FAKEGPU_MEMORY_MB": "40"})
     # Beside the steps before, to each slot's own memory: in any order that may come about.
     assert {run(rdzv, 2, *options, seed=seed, env={"FAKEGPU_MEMORY_MB": "40"})[1] for seed in (2, 3)} == {kept[1]}

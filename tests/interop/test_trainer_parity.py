@@ -93,13 +93,12 @@ class Data:
         return self.IMAGES if case["set"] == "images" else self.RAMPS
 
     def batches(self, case):
-        """The sampler's own order, in steps of batches."""
-        n, batch, group = self.samples(case), case["batch"], case.get("update_freq", 1)
+        """The sampler's own order."""
+        n, batch = self.samples(case), case["batch"]
         steps, epoch = [], 0
         while len(steps) < STEPS:
             order = epoch_order(n, SEED, epoch)
-            cut = [order[k:k + batch] for k in range(0, n, batch)]
-            steps += [cut[k:k + group] for k in range(0, len(cut), group)]
+            steps += [order[k:k + batch] for k in range(0, n, batch)]
             epoch += 1
         return steps[:STEPS]
 
@@ -119,7 +118,7 @@ class Data:
     def for_us(self, name):
         case = CASES[name]
         args = ["--layers", ",".join(map(str, case["layers"])), "--loss", case["loss"], "--steps", STEPS, "--seed", SEED, "--batch", case["batch"],
-                "--update-freq", case.get("update_freq", 1), "--init-weights", self.weights(case["layers"]), *case["options"]]
+                "--init-weights", self.weights(case["layers"]), *case["options"]]
         args += ["--data", self.folder / "images" if case["set"] == "images" else f"synthetic:{self.RAMPS}"]
         if case.get("labels"):
             args += ["--labels", self.folder / "labels"]

@@ -20,7 +20,6 @@ struct op {
   struct span a, b, c, d;
   float value;
   size_t rows;
-  bool add;
   struct compute_layer *layer;
   struct compute_buf *params, *grads;
   struct compute_opt *opt;
@@ -76,7 +75,7 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   case COPY: return compute_copy(c, o->a, o->b, e);
   case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
-  case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, o->add, e);
+  case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, e);
   case BACKWARD_INPUT: return compute_backward_input(c, o->layer, o->params, o->a, o->b, o->c, o->rows, e);
   case LOSS: return run_loss(l, o, e);
   case OPT_STEP:
@@ -191,16 +190,10 @@ static int late_forward(struct compute *c, struct compute_layer *layer, struct c
 }
 
 static int late_backward_weight(struct compute *c, struct compute_layer *layer, struct compute_buf *grads,
-                                struct span x, struct span dz, struct compute_part part, size_t rows, bool add,
-                                struct err *e) {
-  return enqueue(c, &(struct op){.kind = BACKWARD_WEIGHT,
-                                 .layer = layer,
-                                 .grads = grads,
-                                 .a = x,
-                                 .b = dz,
-                                 .part = part,
-                                 .rows = rows,
-                                 .add = add});
+                                struct span x, struct span dz, struct compute_part part, size_t rows, struct err *e) {
+  return enqueue(
+      c, &(struct op){
+             .kind = BACKWARD_WEIGHT, .layer = layer, .grads = grads, .a = x, .b = dz, .part = part, .rows = rows});
 }
 
 static int late_backward_input(struct compute *c, struct compute_layer *layer, struct compute_buf *params,

@@ -23,7 +23,6 @@ enum { CKPT_HEADER = 320, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION
  * request. The length of a run (--steps, --epochs), files and the device are not among them. */
 #define CKPT_OPTION_LIST(X)                                                                                            \
   X(BATCH, "batch")                                                                                                    \
-  X(UPDATE_FREQ, "update-freq")                                                                                        \
   X(SCALE, "scale")                                                                                                    \
   X(LR, "lr")                                                                                                          \
   X(MOMENTUM, "momentum")                                                                                              \

@@ -103,7 +103,6 @@ struct compute_loss_desc {
   enum compute_loss kind;
   size_t rows, cols;
   double weight;  /* the share of these rows in the whole; 1: they are the whole */
-  bool add;       /* add to `out` instead of overwriting it */
   float rank_tag; /* written to out[2] if the loss is not finite: this rank + 1 */
 };
 
@@ -161,7 +160,7 @@ struct compute_ops {
   int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x, struct span y,
                  size_t rows, struct err *e);
   int (*backward_weight)(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                         struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+                         struct span dz, struct compute_part part, size_t rows, struct err *e);
   int (*backward_input)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                         struct span dz, struct span dx, size_t rows, struct err *e);
   int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
@@ -253,12 +252,12 @@ static inline int compute_forward(struct compute *c, struct compute_layer *l, st
  * gradient of this layer's output before its activation. x, rows and below_before are those of the last compute_forward
  * of this layer.
  *
- * The first writes gradients of the weight to `grads`, or adds to them: those of one part of the outputs. The part with
+ * The first writes gradients of the weight to `grads`: those of one part of the outputs. The part with
  * the last output also writes the gradient of the whole bias. They are zero for 0 rows. */
 static inline int compute_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads,
                                           struct span x, struct span dz, struct compute_part part, size_t rows,
-                                          bool add, struct err *e) {
-  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, add, e);
+                                          struct err *e) {
+  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, e);
 }
 /* The second writes dx, the gradient of the output of the layer below before *its* activation: this call applies the
  * derivative of `below`, because a fused epilogue has it for free with ReLU. */
@@ -266,7 +265,7 @@ static inline int compute_backward_input(struct compute *c, struct compute_layer
                                          struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
   return c->ops->backward_input(c, l, params, x, dz, dx, rows, e);
 }
-/* Three floats in `out`, overwritten or with d->add added to:
+/* Three floats in `out`:
  *
  *   out[0]   weight * loss, even if it is not finite
  *   out[1]   1 if the loss is not finite, else 0; infinite if updates are blocked

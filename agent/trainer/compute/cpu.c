@@ -267,22 +267,21 @@ static int cpu_forward(struct compute *c, struct compute_layer *l, struct comput
 }
 
 static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+                               struct span dz, struct compute_part part, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *dw = grads->data + l->d.weight + part.from * in;
   const float *pz = floats_at(dz);
   if (part.from + part.n == out) { /* with the last part: the gradient of the whole bias */
     float *db = grads->data + l->d.bias;
-    if (!add) memset(db, 0, out * sizeof(float));
+    memset(db, 0, out * sizeof(float));
     for (size_t r = 0; r < rows; r++) loops_add(db, pz + r * out, out);
   }
-  if (rows == 0 && !add) memset(dw, 0, part.n * in * sizeof(float));
+  if (rows == 0) memset(dw, 0, part.n * in * sizeof(float));
   if (rows == 0) return 0;
   struct product p = {.m = part.n, .n = in, .k = rows, .a_transposed = true, .a_row = out, .b_row = in, .c_row = in};
   p.a = pz + part.from;
   p.b = input_operand(c, x, rows * in);
   p.c = dw;
-  p.add = add;
   multiply(c, p);
   return 0;
 }
@@ -341,9 +340,9 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
   }
   round_act(c, pz, n);
   float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
-  o[0] = (d->add ? o[0] : 0.0f) + (float)value;
-  o[1] = (d->add ? o[1] : 0.0f) + bad;
-  o[2] = (d->add ? o[2] : 0.0f) + rank_tag;
+  o[0] = (float)value;
+  o[1] = bad;
+  o[2] = rank_tag;
   return 0;
 }
 

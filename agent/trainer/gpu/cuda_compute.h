@@ -104,7 +104,7 @@ void cuda_layer_destroy(struct compute *c, struct compute_layer *l);
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e);
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+                               struct span dz, struct compute_part part, size_t rows, struct err *e);
 int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                               struct span dz, struct span dx, size_t rows, struct err *e);
 

@@ -116,7 +116,7 @@ enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
 
 /* A block sums 32 columns, eight threads to a column. */
 template <typename T>
-__global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t cols, bool add) {
+__global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t cols) {
   __shared__ double sums[SUM_LANES][SUM_COLS];
   size_t lane = threadIdx.x / SUM_COLS, col = (size_t)blockIdx.x * SUM_COLS + threadIdx.x % SUM_COLS;
   double sum = 0;
@@ -125,14 +125,14 @@ __global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t 
   __syncthreads();
   if (lane > 0 || col >= cols) return;
   for (int k = 1; k < SUM_LANES; k++) sum += sums[k][threadIdx.x];
-  out[col] = (add ? out[col] : 0.0f) + (float)sum;
+  out[col] = (float)sum;
 }
 
 int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
-                       size_t cols, bool add) {
+                       size_t cols) {
   if (cols == 0) return 0;
   return BY_TYPE(type, LAUNCH(column_sums_kernel<T>, (cols + SUM_COLS - 1) / SUM_COLS, KERNEL_THREADS, stream, out,
-                              (const T *)dz, rows, cols, add));
+                              (const T *)dz, rows, cols));
 }
 
 enum { TILE = 16, GEMM_BLOCKS_MAX = 1 << 20 };

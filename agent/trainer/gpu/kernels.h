@@ -84,9 +84,9 @@ int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type t
 /* y[i] = gelu(z[i]), and dx[i] times its derivative at z[i] (compute.h). */
 int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n);
 int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n);
-/* out[cols] = (or +=) the sums of columns of dz[rows][cols]. */
-int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows, size_t cols,
-                       bool add);
+/* out[cols] = the sums of columns of dz[rows][cols]. */
+int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
+                       size_t cols);
 /* One matrix product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0), sums in float. For shapes that
  * cuBLASLt does not support, and as a reference for the others; not fast. */
 struct kernel_gemm {

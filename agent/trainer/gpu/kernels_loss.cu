@@ -26,9 +26,9 @@ __device__ static void finish_loss(const struct kernel_loss *l, double n, double
   scratch->factor = value == 0.0 ? 0.0 : d->weight / (n * value);
   float loss = (float)(d->weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
   if (*(const volatile unsigned *)l->blocked) bad = INFINITY;
-  l->out[0] = (d->add ? l->out[0] : 0.0f) + loss;
-  l->out[1] = (d->add ? l->out[1] : 0.0f) + bad;
-  l->out[2] = (d->add ? l->out[2] : 0.0f) + (bad > 0.0f ? d->rank_tag : 0.0f);
+  l->out[0] = loss;
+  l->out[1] = bad;
+  l->out[2] = bad > 0.0f ? d->rank_tag : 0.0f;
 }
 
 struct squared {

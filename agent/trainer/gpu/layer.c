@@ -19,8 +19,7 @@
  * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
  *
  * In bf16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
- * bias is not fused if it is to be added, because an epilogue can only overwrite, or if every run must give the same
- * bytes.
+ * bias is not fused if every run must give the same bytes.
  *
  * cuBLASLt's ReLU turns NaN into 0, and ours keeps it. So a hidden unit with a weight that is not finite may yield
  * zeros forever, and neither the loss nor the norm of the gradients shows it. Therefore no run starts with such weights
@@ -363,7 +362,7 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
 }
 
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+                               struct span dz, struct compute_part part, size_t rows, struct err *e) {
   static const char what[] = "a layer's gradient of weights";
   struct cuda *u = cuda_of(c);
   float *dw = (float *)grads->data + l->d.weight + part.from * l->d.in;
@@ -372,7 +371,6 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
   if (part.from > l->d.out || part.n > l->d.out - part.from)
     return err_set(e, -EINVAL, "outputs %zu to %zu of a layer of %u", part.from, part.from + part.n, l->d.out);
   if (rows == 0) {
-    if (add) return 0;
     int rc = cuda_launched(c, kernel_fill(u->stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * part.n), "a fill", e);
     return rc || !db ? rc : cuda_launched(c, kernel_fill(u->stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
   }
@@ -381,7 +379,6 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
   if (rc) return rc;
   struct product p = {
       .g = {.trans_b = true,
-            .add = add,
             .m = l->d.in,
             .n = part.n,
             .k = rows,
@@ -396,12 +393,12 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
       .bias = db,
       .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows, .part = part.n},
   };
-  bool fused = part.n == l->d.out && !add && !u->deterministic;
+  bool fused = part.n == l->d.out && !u->deterministic;
   rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc || !db) return rc;
-  return cuda_launched(c, kernel_column_sums(u->stream, db, cuda_at(dz), u->low, rows, l->d.out, add),
+  return cuda_launched(c, kernel_column_sums(u->stream, db, cuda_at(dz), u->low, rows, l->d.out),
                        "a layer's gradient of biases", e);
 }
 

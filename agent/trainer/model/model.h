@@ -104,7 +104,7 @@ int model_loss(struct model *m, const struct compute_loss_desc *d, struct span t
  * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
 /* part: gradients; a first layer of at least two such parts becomes ready in parts. 0: as a whole. */
-int model_backward(struct model *m, size_t rows, bool add, size_t part, model_ready_fn ready, void *ctx, struct err *e);
+int model_backward(struct model *m, size_t rows, size_t part, model_ready_fn ready, void *ctx, struct err *e);
 /* Floating-point operations of the matrix products of one step on `rows` rows, forward and backward. */
 double model_flops(const struct model_shape *s, uint64_t rows);
 

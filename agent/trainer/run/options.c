@@ -123,9 +123,6 @@ static const struct opt table[] = {
     {.group = "Training"},
     NUMBER(INT, "batch", batch, "N", "64", 1, 1 << 24, .brief = "Samples per batch, over all ranks together.",
            .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."),
-    NUMBER(INT, "update-freq", update_freq, "N", "1", 1, 1 << 20,
-           .help = "Batches per step. Their gradients are added up before the ranks sum them, which gives the "
-                   "gradient of the mean over all their samples. The last step of an epoch may have fewer batches."),
     NUMBER(INT, "epochs", epochs, "N", "0", 0, 1e9, .brief = "Passes over the data.",
            .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
     NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,

@@ -112,18 +112,17 @@ static void metrics_ms(struct trainer *t, const char *key, uint64_t us) {
 }
 
 int trainer_report_start(struct trainer *t, struct err *e) {
-  char layers[160], times[32] = "", hidden[32] = "";
+  char layers[160], hidden[32] = "";
   uint64_t each = sampler_steps_per_epoch(&t->sampler);
   unsigned long long last = t->last_step, done = t->done.step;
   if (t->rank != 0) return 0;
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
   if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
     snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
-  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
+  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu, world %d; %llu step%s an epoch, %llu in all",
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
            model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
-           (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each), last);
+           (unsigned long long)t->sampler.batch, t->world, (unsigned long long)each, plural(each), last);
   if (t->resumed_named)
     log_info("resumed from %s at step %llu", t->o.resume_from, done);
   else if (t->resumed_from[0])
@@ -141,13 +140,12 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   metrics_text(&t->metrics, "loss", model_loss_words[t->o.loss]);
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);
-  metrics_uint(&t->metrics, "update_freq", t->sampler.batches);
   metrics_uint(&t->metrics, "steps", t->last_step);
   metrics_text(&t->metrics, "device", t->c->device);
   metrics_text(&t->metrics, "precision", trainer_precision_words[t->c->precision]);
   metrics_text(&t->metrics, "input", t->rows ? "kept" : "sent");
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
-  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));
+  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_share(&t->sampler, 0, 0, 1).count));
   for (int i = 0; i < PHASE_FIRST_STEP; i++) metrics_ms(t, phase_keys[i], t->phase_us[i]);
   int rc = end_metrics_line(t, e);
   if (rc || !t->resumed_from[0]) return rc;

@@ -45,10 +45,7 @@ static int open_data(struct trainer *t, struct err *e) {
   if (top >= classes)
     return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
                    o->labels, (unsigned long long)where, top, classes, classes - 1);
-  t->sampler = (struct sampler){.samples = t->data.n,
-                                .batch = (uint64_t)o->batch,
-                                .seed = (uint64_t)o->seed,
-                                .batches = (uint64_t)o->update_freq};
+  t->sampler = (struct sampler){.samples = t->data.n, .batch = (uint64_t)o->batch, .seed = (uint64_t)o->seed};
   uint64_t each = sampler_steps_per_epoch(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
   t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
@@ -73,11 +70,10 @@ static int make_model(struct trainer *t, struct err *e) {
     if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
     rc = rc == 0 || rc == -ENOMEM || rc == -ENOTSUP ? 0 : err_set(e, rc, "%s", why.text);
   }
-  size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
-    rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
+    rc = slots_init(&t->slots, t->c, rows, COMPUTE_ROW_NUMBER, false, e);
   else if (rc == 0)
-    rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
+    rc = slots_init(&t->slots, t->c, rows, t->data.dim, compute_can_send(t->c), e);
   return rc;
 }
 

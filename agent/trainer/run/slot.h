@@ -25,7 +25,7 @@ struct run_position {
 /* Points at which the device writes its clock. */
 enum slot_stamp {
   STAMP_BEGIN,    /* the flags of the step have arrived */
-  STAMP_INPUT,    /* the batch has arrived; of several, the first one */
+  STAMP_INPUT,    /* the batch has arrived */
   STAMP_BACKWARD, /* the last gradients are done; with several ranks only */
   STAMP_SUMMED,   /* their sums are done; with several ranks only */
   STAMP_END,      /* the update is done */

@@ -38,7 +38,6 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
                             .seed = (uint64_t)o->seed,
                             .samples = t->data.n,
                             .options = {[CKPT_BATCH] = (double)o->batch,
-                                        [CKPT_UPDATE_FREQ] = (double)o->update_freq,
                                         [CKPT_SCALE] = o->scale,
                                         [CKPT_LR] = h->lr,
                                         [CKPT_MOMENTUM] = h->momentum,

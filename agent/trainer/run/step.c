@@ -4,7 +4,7 @@
  *   input      This rank's share of the global batch. If the device keeps the data set, the row numbers go to the
  *              slot's stage and the device makes the rows. Otherwise their values go to the stage, and from there to
  *              the device while earlier steps run.
- *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the step.
+ *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the batch.
  *   backward   The gradients. As soon as a bucket of them is complete it is summed over the ranks, while the pass
  *              continues.
  *   update     Runs when all sums are complete.
@@ -15,9 +15,6 @@
  * batch, for any world size and any shares. The loss is summed in the same way and in the same message. So are the
  * flags "stop", "checkpoint" and "clock": if any rank was asked, all ranks know it after the same step, and stop or
  * save together.
- *
- * With --update-freq a step has several batches. Input, forward and backward run once for each, gradients and losses
- * are added up on the device, and only the last backward pass sends them to the other ranks.
  *
  * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
  * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
@@ -50,7 +47,7 @@ enum { LOG_EVERY_US = 1000000, SUBJECT_MAX = 64 };
 
 /* The host's part. ------------------------------------------------------------------------------------------------- */
 
-/* Elements of the input stage for these rows of a step. */
+/* Elements of the input stage for these rows of a batch. */
 static struct span in_stage(const struct trainer *t, const struct slot *s, size_t row, size_t rows) {
   size_t width = t->rows ? COMPUTE_ROW_NUMBER : t->data.dim;
   return span_of(s->x, row * width, rows * width);
@@ -60,17 +57,15 @@ static struct span stamp(const struct slot *s, enum slot_stamp at) {
   return span_of(s->stamps, (size_t)at * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-static void fill_input(struct trainer *t, struct slot *s, struct sampler_step g) {
-  while (sampler_next_batch(&t->sampler, t->rank, t->world, &g)) {
-    for (size_t r = (size_t)g.row; r < (size_t)(g.row + g.share.count); r++) {
-      uint64_t sample = permutation_at(&t->perm, g.share.first + r - g.row);
-      float *at = compute_host(t->c, in_stage(t, s, r, 1));
-      if (t->rows)
-        memcpy(at, &sample, sizeof sample);
-      else
-        dataset_sample(&t->data, sample, at);
-      if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
-    }
+static void fill_input(struct trainer *t, struct slot *s, const struct sampler_share *g) {
+  for (size_t r = 0; r < (size_t)g->count; r++) {
+    uint64_t sample = permutation_at(&t->perm, g->first + r);
+    float *at = compute_host(t->c, in_stage(t, s, r, 1));
+    if (t->rows)
+      memcpy(at, &sample, sizeof sample);
+    else
+      dataset_sample(&t->data, sample, at);
+    if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
   }
 }
 
@@ -101,20 +96,6 @@ static int put_stamp(struct trainer *t, struct slot *s, enum slot_stamp at, stru
   return compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(s, at), e);
 }
 
-static int load_batch(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
-  struct span classes = span_of(s->classes, from, rows), stage = in_stage(t, s, from, rows);
-  struct span input = s->sent ? span_of(s->sent, from * dim, rows * dim) : span_of(t->model.act[0], 0, rows * dim);
-  int rc = 0;
-  t->model.input = input;
-  if (t->rows)
-    rc = compute_rows_gather(t->c, t->rows, input, stage, e);
-  else if (!s->sent)
-    rc = compute_copy(t->c, input, stage, e);
-  if (rc || !t->data.labels) return rc;
-  return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
-}
-
 /* Gradients of a bucket, at least. */
 static size_t bucket_size(const struct trainer *t) {
   return (size_t)(t->o.bucket_cap_mb * 1048576.0 / sizeof(float));
@@ -127,22 +108,6 @@ static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
-}
-
-static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, bool looked, struct err *e) {
-  size_t rows = (size_t)g->share.count;
-  bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
-  struct span target =
-      classify ? span_of(t->model.target, 0, rows) : span_of(t->model.input.buf, t->model.input.at, rows * t->data.dim);
-  struct compute_loss_desc loss = {.kind = t->o.loss,
-                                   .weight = (double)g->share.count / (double)g->total,
-                                   .add = add,
-                                   .rank_tag = (float)(t->rank + 1)};
-  int rc = model_forward(&t->model, rows, e);
-  if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
-  size_t part = t->world > 1 ? bucket_size(t) : 0;
-  if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left || looked ? NULL : reduce_bucket, t, e);
-  return rc;
 }
 
 /* Between the backward pass and the first sum of a step that is looked at. Waits for the device. Nothing counts of a
@@ -166,17 +131,27 @@ static int look_for_nonfinite(struct trainer *t, struct err *e) {
   return with_exit(t, TRAINER_SYSTEM, rc);
 }
 
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  struct sampler_step batch = *g;
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
+  size_t rows = (size_t)g->count, dim = t->data.dim;
+  struct span classes = span_of(t->model.target, 0, rows), stage = in_stage(t, s, 0, rows);
+  struct span input = span_of(s->sent ? s->sent : t->model.act[0], 0, rows * dim);
+  struct compute_loss_desc loss = {
+      .kind = t->o.loss, .weight = (double)g->count / (double)g->global, .rank_tag = (float)(t->rank + 1)};
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
+  t->model.input = input;
   int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS),
                                   span_of(s->flags, 0, SLOT_FLAGS), stamp(s, STAMP_BEGIN), e);
-  for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch); add = true) {
-    rc = load_batch(t, s, &batch, e);
-    if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
-    if (rc == 0) rc = add_gradients(t, &batch, add, s->looked, e);
-  }
+  if (rc == 0 && t->rows)
+    rc = compute_rows_gather(t->c, t->rows, input, stage, e);
+  else if (rc == 0 && !s->sent)
+    rc = compute_copy(t->c, input, stage, e);
+  if (rc == 0 && t->data.labels) rc = compute_copy(t->c, classes, span_of(s->classes, 0, rows), e);
+  if (rc == 0) rc = put_stamp(t, s, STAMP_INPUT, e);
+  if (rc == 0) rc = model_forward(&t->model, rows, e);
+  if (rc == 0) rc = model_loss(&t->model, &loss, t->o.loss == COMPUTE_CROSS_ENTROPY ? classes : input, rows, e);
+  size_t part = t->world > 1 ? bucket_size(t) : 0;
+  if (rc == 0) rc = model_backward(&t->model, rows, part, s->looked ? NULL : reduce_bucket, t, e);
   if (rc == 0 && s->looked) rc = look_for_nonfinite(t, e);
   if (rc == 0 && s->looked) rc = reduce_bucket(t, 0, e);
 
@@ -201,21 +176,17 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
 /* In order. -------------------------------------------------------------------------------------------------------- */
 
 int trainer_queue_step(struct trainer *t, struct err *e) {
-  struct sampler_step g = sampler_step_at(&t->sampler, t->queued.position);
+  struct sampler_share g = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
   s->begun_us = trainer_now_us();
-  fill_input(t, s, g);
+  fill_input(t, s, &g);
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  int rc = 0;
-  struct sampler_step batch = g; /* each is sent before the step is queued, on a device that can */
-  while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch)) {
-    struct span stage = in_stage(t, s, (size_t)batch.row, (size_t)batch.share.count);
-    rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
-  }
+  struct span stage = in_stage(t, s, 0, (size_t)g.count);
+  int rc = s->sent ? compute_send(t->c, span_of(s->sent, 0, stage.n), stage, e) : 0;
   if (rc) return rc;
   uint64_t from = trainer_now_us();
   s->looked = t->look.due;
@@ -227,14 +198,14 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   s->calls_us = trainer_now_us() - from;
   struct run_position *p = &t->queued;
   p->step++;
-  p->position += g.total;
+  p->position += g.global;
   if (p->position >= t->sampler.samples) {
     p->position = 0;
     p->epoch++;
     t->perm = sampler_epoch(&t->sampler, p->epoch);
   }
   s->after = t->queued;
-  s->samples = g.total;
+  s->samples = g.global;
   slots_push(&t->slots);
   /* Last: even if this reports an error, the step may complete, and then it must be in its slot. */
   return launched ? with_coll_exit(t, coll_progress(t->coll, e)) : 0;
@@ -276,7 +247,7 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
   t->device_ns = at[STAMP_END];
 }
 
-static void describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
+static void describe_bad(const float *x, char out[SUBJECT_MAX]) {
   double bad = (double)x[MODEL_BAD];
   bool behind_loss = isfinite(x[MODEL_LOSS]); /* then a rank has put its number there because of its gradients */
   if (bad == 1 && behind_loss)
@@ -285,8 +256,8 @@ static void describe_bad(const struct trainer *t, const float *x, char out[SUBJE
     snprintf(out, SUBJECT_MAX, "the gradients of %.0f ranks are", bad);
   else if (bad == 1)
     snprintf(out, SUBJECT_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1) /* a rank has one loss per batch of the step */
-    snprintf(out, SUBJECT_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
+  else if (bad > 1)
+    snprintf(out, SUBJECT_MAX, "the losses of %.0f ranks are", bad);
   else
     snprintf(out, SUBJECT_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
 }
@@ -299,7 +270,7 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
     t->bad_in_row = 0;
     return 0;
   }
-  describe_bad(t, extras, subject);
+  describe_bad(extras, subject);
   if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
     uint64_t now = trainer_now_us();
     if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return 0;

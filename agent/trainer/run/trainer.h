@@ -196,7 +196,7 @@ int trainer_loop(struct trainer *t, struct err *e);
 /* Queues the next step; there must be a free slot. */
 int trainer_queue_step(struct trainer *t, struct err *e);
 /* Queues the operations of a step, from stages to stages: the same calls for every step of this shape in this slot. */
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 /* Reads the oldest queued step; there must be one. */
 int trainer_read_step(struct trainer *t, struct err *e);
 /* After a rank was lost and updates were blocked: waits for the queue. Steps whose update was made are read and
@@ -223,7 +223,7 @@ typedef int (*trainer_calls_fn)(void *ctx, struct err *e);
 int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls, void *ctx, struct compute_graph **out,
                     struct err *why);
 /* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
-int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
+int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 
 /* state.c: finds the checkpoint to resume from, and gives it to all ranks. */
 int trainer_resume(struct trainer *t, struct err *e);

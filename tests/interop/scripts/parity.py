@@ -4,7 +4,7 @@
 
     layers, loss      as rdzv-trainer's; weights: its file of first weights; activation: its word for the one between the layers
     data, labels      .npy files: float32 rows, and int64 classes for cross-entropy
-    batches           for each step the batches that it is made of, each a list of rows
+    batches           for each step the list of its rows
     optimizer         [class in torch.optim, its arguments]; clip_norm: as people write it
     precision         fp32, or bf16: torch.autocast, with weights, optimizer and loss in float
     ddp               true: two processes with DistributedDataParallel over gloo, each with one half of every batch; the losses are the mean of both
@@ -54,16 +54,14 @@ def run(case, part=lambda rows: rows):
     x = torch.from_numpy(np.load(case["data"])).to(case["device"])
     target = torch.from_numpy(np.load(case["labels"])).to(case["device"]) if case.get("labels") else x
     losses, norms = [], []
-    for step in case["batches"]:
+    for batch in case["batches"]:
         optimizer.zero_grad()
-        samples, total = sum(map(len, step)), 0.0
-        for batch in step:
-            rows = torch.tensor(part(batch), device=case["device"])
-            with torch.autocast(case["device"], torch.bfloat16, enabled=case["precision"] == "bf16"):
-                y = net(x[rows])
-            loss = LOSSES[case["loss"]](y.float(), target[rows]) * (len(batch) / samples)
-            loss.backward()
-            total = total + loss.detach()
+        rows = torch.tensor(part(batch), device=case["device"])
+        with torch.autocast(case["device"], torch.bfloat16, enabled=case["precision"] == "bf16"):
+            y = net(x[rows])
+        loss = LOSSES[case["loss"]](y.float(), target[rows])
+        loss.backward()
+        total = loss.detach()
         norms.append(nn.utils.clip_grad_norm_(plain.parameters(), case.get("clip_norm") or math.inf))
         optimizer.step()
         if case.get("ddp"):

@@ -170,7 +170,7 @@ UNIT_TEST(test_headers_are_checked_for_sense) {
     size_t at;
     uint32_t value;
   } bad[] = {{8, 1},           {12, 200}, {80, 3},       {84, 3}, {88, 1},           {88, 17}, {92, 0},
-             {92, 0xffffffff}, {92, 5},   {48 - 8, 100}, {16, 1}, {180, 0x7ff80000}, {256, 3} /* --activation */};
+             {92, 0xffffffff}, {92, 5},   {48 - 8, 100}, {16, 1}, {180, 0x7ff80000}, {248, 3} /* --activation */};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     SCOPED(buf_finish) struct buf b = BUF_INIT;
     struct ckpt_state s;

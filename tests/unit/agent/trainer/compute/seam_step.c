@@ -110,7 +110,7 @@ static void queue_step(struct run *r) {
   good(model_forward(&r->m, ROWS, &e), &e);
   struct compute_loss_desc d = {.kind = r->job->loss, .weight = 1, .rank_tag = 1};
   good(model_loss(&r->m, &d, r->target, ROWS, &e), &e);
-  good(model_backward(&r->m, ROWS, false, 0, NULL, NULL, &e), &e);
+  good(model_backward(&r->m, ROWS, 0, NULL, NULL, &e), &e);
   struct compute_update u = {.param = model_params_span(&r->m), .grad = model_grads_span(&r->m)};
   good(compute_opt_step(seam.c, r->opt, &u, &e), &e);
   good(compute_copy(seam.c, span_of(r->stage, r->n_x + r->n_t + r->m.n_flat, 1), model_extra_span(&r->m, MODEL_LOSS, 1),

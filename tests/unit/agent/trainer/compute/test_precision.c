@@ -99,7 +99,7 @@ static void pass(struct bench *b) {
   struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
   good(model_forward(&b->m, ROWS, &e), &e);
   good(model_loss(&b->m, &d, b->target, ROWS, &e), &e);
-  good(model_backward(&b->m, ROWS, false, 0, NULL, NULL, &e), &e);
+  good(model_backward(&b->m, ROWS, 0, NULL, NULL, &e), &e);
 }
 
 static float *of(struct bench *b, struct compute_buf *buf, size_t n) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model on the CPU: the gradient of every loss and activation against finite differences, and shares and groups of
- * batches against the whole. */
+/* The model on the CPU: the gradient of every loss and activation against finite differences, and shares against
+ * the whole. */
 
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
@@ -76,7 +76,7 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   good(model_forward(&b->m, rows, &e), &e);
   struct compute_loss_desc d = {.kind = b->loss, .weight = weight};
   good(model_loss(&b->m, &d, target, rows, &e), &e);
-  good(model_backward(&b->m, rows, false, 0, NULL, NULL, &e), &e);
+  good(model_backward(&b->m, rows, 0, NULL, NULL, &e), &e);
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
@@ -181,36 +181,6 @@ UNIT_TEST(test_weighed_shares_add_up) {
   }
 }
 
-/* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. */
-UNIT_TEST(test_batches_add_up) {
-  static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
-  for (int k = 0; k < 2; k++) {
-    struct bench b;
-    struct err e = ERR_INIT;
-    open_bench(&b, "7,6,3", losses[k]);
-    double whole = pass(&b, 0, ROWS, 1.0);
-    struct span grads = model_grads_span(&b.m);
-    float *want = packed(&b, grads);
-    memset(compute_host(b.c, grads), 0x7f, (grads.n + MODEL_EXTRAS) * sizeof(float));
-    const size_t cuts[] = {0, 2, 2, 5, ROWS};
-    for (int s = 0; s < 4; s++) {
-      size_t rows = cuts[s + 1] - cuts[s];
-      struct span target = load(&b, cuts[s], rows);
-      struct compute_loss_desc d = {.kind = b.loss, .weight = (double)rows / ROWS, .add = s > 0};
-      good(model_forward(&b.m, rows, &e), &e);
-      good(model_loss(&b.m, &d, target, rows, &e), &e);
-      good(model_backward(&b.m, rows, s > 0, 0, NULL, NULL, &e), &e);
-    }
-    double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
-    assert_true(fabs(sum - whole) < 1e-6 * whole);
-    float *g = packed(&b, grads);
-    for (size_t i = 0; i < b.m.n_params; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
-    free(g);
-    free(want);
-    close_bench(&b);
-  }
-}
-
 UNIT_TEST(test_rmse_of_what_is_right_already_has_no_gradient) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
@@ -271,7 +241,7 @@ UNIT_TEST(test_gradients_become_ready_from_the_end) {
   struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
   good(model_loss(&b.m, &d, target, 2, &e), &e);
   for (int i = 1; i < 3; i++) *compute_host(b.c, span_of(b.m.delta[i], 0, 1)) = NAN;
-  assert_int_equal(model_backward(&b.m, 2, false, 0, note_ready, &o, &e), -ECANCELED);
+  assert_int_equal(model_backward(&b.m, 2, 0, note_ready, &o, &e), -ECANCELED);
   assert_int_equal(o.n, 3);
   assert_int_equal(o.at[0], 4 * MODEL_ALIGN); /* each of these tensors fits in one */
   assert_int_equal(o.at[1], 2 * MODEL_ALIGN);
@@ -366,7 +336,7 @@ UNIT_TEST(test_a_large_first_layer_becomes_ready_in_parts) {
     float *g = compute_host(b.c, model_grads_span(&b.m)), *whole = malloc(bytes);
     memcpy(whole, g, bytes);
     for (size_t k = 0; k < b.m.n_flat; k++) g[k] = NAN;
-    good(model_backward(&b.m, ROWS, false, want[i].part, note_ready, &o, &e), &e);
+    good(model_backward(&b.m, ROWS, want[i].part, note_ready, &o, &e), &e);
     assert_int_equal(o.n, 1 + want[i].n);
     assert_int_equal(o.at[0], v[2].at);
     for (int k = 0; k < want[i].n; k++) assert_int_equal(o.at[k + 1], want[i].at[k]);

@@ -103,16 +103,6 @@ UNIT_TEST(test_same_bytes_at_any_depth) {
   }
 }
 
-UNIT_TEST(test_steps_of_several_batches) {
-  struct outcome cpu = TRAIN(NULL, "--steps=30", "--update-freq=3");
-  for (int capture = 0; capture < 2; capture++) {
-    struct late_config cfg = {.depth = 2, .can_capture = capture};
-    struct outcome late = TRAIN(&cfg, "--steps=30", "--update-freq=3");
-    same(&cpu, &late);
-    assert_int_equal(late.stats.launches > 0, capture);
-  }
-}
-
 /* Two slots, two shapes: each shape runs once without a capture, and is then captured once in each slot. */
 UNIT_TEST(test_steps_are_captured_once_for_each_slot_and_shape) {
   struct late_config cfg = {.depth = 2, .can_capture = true};
