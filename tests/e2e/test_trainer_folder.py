@@ -143,8 +143,8 @@ def test_a_run_with_other_options_is_refused(tmp_path):
     train(args + ["--steps", 20], 2)
     (newest,) = names(tmp_path)
     for world in (None, 1):
-        err = refused(args + ["--steps", 30, "--lr", 0.01, "--clip-norm", 1], world, **({"incarnation": "x", "run_id": "other"} if world else {}))
-        assert "was made with other options (--lr 0.001 there and 0.01 here, --clip-norm 0 there and 1 here)" in err, err
+        err = refused(args + ["--steps", 30, "--lr", 0.01, "--eps", 1e-6], world, **({"incarnation": "x", "run_id": "other"} if world else {}))
+        assert "was made with other options (--lr 0.001 there and 0.01 here, --eps 1e-08 there and 1e-06 here)" in err, err
         assert f"--resume-from {tmp_path}/{newest}" in err and "--resume none" in err
     assert names(tmp_path) == [newest]
     assert "at step 20" in train(args + ["--steps", 30])["stderr"], "the same options: another job goes on"

@@ -53,10 +53,6 @@ CASES = {
     "classifier-gelu": dict(CLASSES, activation="gelu", optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier": dict(CLASSES, worlds=[None, 2, 4], optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier-bf16": dict(CLASSES, precision="bf16", beside=("classifier", "losses", 2), optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
-    "sgd-momentum-decay": dict(
-        CLASSES, worlds=[None, 2], shaken=True, beside=("sgd-momentum-decay", "shaken", 10), optimizer=["SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}],
-        options=["--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9", "--weight-decay", "1e-4"]),
-    "adam-decay": dict(DEEP, shaken=True, beside=("adam-decay", "shaken", 10), optimizer=["Adam", {"lr": 1e-3, "weight_decay": 1e-3}], options=["--lr", "1e-3", "--weight-decay", "1e-3"]),
 }
 
 
@@ -107,7 +103,7 @@ class Data:
         path, cases = self.folder / "cases.json", {}
         for name in names:
             case = CASES[name]
-            more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken", "clip_norm") if k in case}
+            more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken") if k in case}
             if case.get("labels"):
                 more["labels"] = str(self.folder / "labels.npy")
             cases[name] = dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),

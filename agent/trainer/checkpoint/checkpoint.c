@@ -230,7 +230,7 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ck
 }
 
 /* The largest state of any kind. ckpt_decode checks the size against the header. */
-#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES_MAX) + 4)
+#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES) + 4)
 
 static int read_checkpoint(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct ckpt_state *s,
                            struct buf *out, struct tally *tally, struct err *e) {

@@ -32,7 +32,6 @@ enum {
   AT_SAMPLES = 64,
   AT_LAST_LOSS = 72,
   AT_LOSS = 80,
-  AT_OPTIM = 84,
   AT_N_WIDTHS = 88,
   AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
   AT_SKIPPED = 160,
@@ -48,7 +47,7 @@ uint32_t ckpt_crc(const void *data, size_t len) {
 }
 
 uint64_t ckpt_size(const struct ckpt_kind *k) {
-  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)compute_opt_states(k->optim)) + 4;
+  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + COMPUTE_STATES) + 4;
 }
 
 static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
@@ -68,7 +67,6 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   memcpy(&loss_bits, &s->last_loss, 8);
   le64_put(h + AT_LAST_LOSS, loss_bits);
   le32_put(h + AT_LOSS, (uint32_t)s->kind.loss);
-  le32_put(h + AT_OPTIM, (uint32_t)s->kind.optim);
   le32_put(h + AT_N_WIDTHS, s->kind.shape.n);
   for (uint32_t i = 0; i < s->kind.shape.n; i++) le32_put(h + AT_WIDTHS + 4 * i, s->kind.shape.width[i]);
   for (size_t i = 0; i < CKPT_OPTIONS; i++) {
@@ -101,7 +99,7 @@ void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   encode_header(s, out->head);
   add_piece(out, out->head, sizeof out->head);
   add_floats(out, s, s->params);
-  for (int i = 0; i < compute_opt_states(s->kind.optim); i++) add_floats(out, s, s->states[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) add_floats(out, s, s->states[i]);
   for (int i = 1; i < out->n; i++) floats = crc32_z(floats, out->pieces[i].data, out->pieces[i].n);
   uint64_t bytes = out->size - sizeof out->head;
   le32_put(out->tail, (uint32_t)floats);
@@ -126,13 +124,11 @@ static int decode_header(const void *data, size_t len, struct ckpt_state *s, str
     return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d", le32_get(h + AT_VERSION),
                    CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
-  uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
-  uint32_t activation = le32_get(h + AT_ACTIVATION);
-  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW || activation > COMPUTE_GELU)
-    return err_set(e, -EBADMSG, "has a loss, an optimizer or an activation that this trainer does not know");
+  uint32_t loss = le32_get(h + AT_LOSS), activation = le32_get(h + AT_ACTIVATION);
+  if (loss > COMPUTE_CROSS_ENTROPY || activation > COMPUTE_GELU)
+    return err_set(e, -EBADMSG, "has a loss or an activation that this trainer does not know");
   out.kind.activation = (enum compute_act)activation;
   out.kind.loss = (enum compute_loss)loss;
-  out.kind.optim = (enum compute_opt_kind)optim;
   struct model_shape *shape = &out.kind.shape;
   shape->n = le32_get(h + AT_N_WIDTHS);
   if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
@@ -174,7 +170,7 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
     return err_set(e, -EBADMSG, "is damaged: its checksum does not match its content");
   size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
   out.params = p;
-  for (int i = 0; i < compute_opt_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
+  for (int i = 0; i < COMPUTE_STATES; i++) out.states[i] = p + bytes * (size_t)(i + 1);
   *s = out;
   return 0;
 }
@@ -190,9 +186,6 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
   if (have->loss != want->loss)
     return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", model_loss_words[have->loss],
                    model_loss_words[want->loss]);
-  if (have->optim != want->optim)
-    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", model_opt_words[have->optim],
-                   model_opt_words[want->optim]);
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed, want->seed);
   if (have->samples != want->samples)

@@ -25,12 +25,9 @@ enum { CKPT_HEADER = 320, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION
   X(BATCH, "batch")                                                                                                    \
   X(SCALE, "scale")                                                                                                    \
   X(LR, "lr")                                                                                                          \
-  X(MOMENTUM, "momentum")                                                                                              \
   X(BETA1, "beta1")                                                                                                    \
   X(BETA2, "beta2")                                                                                                    \
-  X(EPS, "eps")                                                                                                        \
-  X(WEIGHT_DECAY, "weight-decay")                                                                                      \
-  X(CLIP_NORM, "clip-norm")
+  X(EPS, "eps")
 #define X(name, option) CKPT_##name,
 enum ckpt_option { CKPT_OPTION_LIST(X) CKPT_OPTIONS };
 #undef X
@@ -40,7 +37,6 @@ struct ckpt_kind {
   struct model_shape shape;
   enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
-  enum compute_opt_kind optim;
   uint64_t seed, samples;
   double options[CKPT_OPTIONS];
 };
@@ -52,7 +48,7 @@ struct ckpt_state {
   struct compute_opt_counters counters; /* updates and skipped; the rest is not stored */
   double last_loss;
   const void *params; /* floats, at any alignment. encode reads from here; decode points into the given bytes */
-  const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */
+  const void *states[COMPUTE_STATES];
   bool padded; /* encode: params and states have the pads of a model in memory (model.h), which are not stored */
 };
 
@@ -64,7 +60,7 @@ struct ckpt_piece {
   const void *data;
   size_t n;
 };
-enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES_MAX) * MODEL_TENSORS_MAX };
+enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES) * MODEL_TENSORS_MAX };
 struct ckpt_bytes {
   struct ckpt_piece pieces[CKPT_PIECES_MAX];
   int n;

@@ -56,9 +56,8 @@ enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU, COMPUTE_GELU };
 
 enum compute_loss { COMPUTE_MSE, COMPUTE_RMSE, COMPUTE_CROSS_ENTROPY };
 
-enum compute_opt_kind { COMPUTE_SGD, COMPUTE_ADAM, COMPUTE_ADAMW };
-
-enum { COMPUTE_STATES_MAX = 2, COMPUTE_LOSS_OUT = 3 };
+/* Adam keeps two floats per weight: the mean and the mean square of its gradients. */
+enum { COMPUTE_STATES = 2, COMPUTE_LOSS_OUT = 3 };
 
 struct compute;
 struct compute_buf;
@@ -106,14 +105,11 @@ struct compute_loss_desc {
   float rank_tag; /* written to out[2] if the loss is not finite: this rank + 1 */
 };
 
+/* Adam, as in PyTorch. */
 struct compute_opt_desc {
-  enum compute_opt_kind kind;
-  size_t n;                 /* weights */
-  double lr;                /* used as a float */
-  double momentum;          /* sgd */
-  double beta1, beta2, eps; /* adam, adamw */
-  double weight_decay; /* sgd, adam: added to the gradient. adamw: subtracted from the weights, times lr. 0: none */
-  double clip_norm;    /* longer gradients are shortened to this norm. 0: never */
+  size_t n;  /* weights */
+  double lr; /* used as a float */
+  double beta1, beta2, eps;
 };
 
 /* One update. */
@@ -142,7 +138,7 @@ struct compute_opt_counters {
   uint64_t updates;        /* updates made: the exponent of Adam's bias correction */
   uint64_t skipped;        /* steps with gradients that were not finite; they left weights and state unchanged */
   uint32_t skipped_in_row; /* up to the last step */
-  float grad_norm;         /* of the last step, before clipping; not finite: the step was skipped */
+  float grad_norm;         /* of the last step; not finite: the step was skipped */
 };
 
 struct compute_ops {
@@ -278,10 +274,6 @@ static inline int compute_loss(struct compute *c, const struct compute_loss_desc
                                struct span dz, struct span out, struct err *e) {
   return c->ops->loss(c, d, y, target, dz, out, e);
 }
-/* Floats that an optimizer keeps per weight. sgd: the momentum. adam, adamw: the mean and the mean square. */
-static inline int compute_opt_states(enum compute_opt_kind kind) {
-  return kind == COMPUTE_SGD ? 1 : 2;
-}
 /* State and counters are zero. */
 static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
                                      struct err *e) {
@@ -290,14 +282,13 @@ static inline int compute_opt_create(struct compute *c, const struct compute_opt
 static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o) {
   if (o) c->ops->opt_destroy(c, o);
 }
-/* State i, 0 <= i < compute_opt_states(kind): d->n floats, for checkpoints. The optimizer owns it. */
+/* State i, 0 <= i < COMPUTE_STATES: d->n floats, for checkpoints. The optimizer owns it. */
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first clipped to
- * clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is skipped: only
- * the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked, and
- * this call changes nothing, as if they were blocked here too. Do not use grad afterwards: it may have been clipped.
+/* One update, equal to that of torch.optim's Adam. If u->bad is not 0, or the norm is not finite, the update is skipped:
+ * only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked,
+ * and this call changes nothing, as if they were blocked here too.
  *
  * Behind a mark, u->counters is a struct compute_opt_counters. An update that is blocked writes them too. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
@@ -392,42 +383,32 @@ COMPUTE_DEVICE static inline float gelu_slope(float z) {
   return 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * COMPUTE_GELU_ROOT * (1.0f + 3.0f * COMPUTE_GELU_CUBE * z * z);
 }
 
-/* The factors of one update, from its learning rate and the optimizer's description. */
+/* The factors of one update: the mean m becomes b1 m + c1 g, the mean square v b2 v + c2 g g, and a weight loses
+ * rate m / (root sqrt(v) + eps). */
 struct compute_factors {
-  float by;                  /* of the gradients: clipping */
-  float lr, mu;              /* sgd: m = mu m + x, p = p - lr m */
-  float b1, c1, b2, c2, eps; /* adam; c: 1 - b */
-  float rate, root;          /* p = keep p - rate m / (root sqrt(v) + eps) */
-  float decay, keep;         /* x is the gradient plus decay p; keep: adamw */
+  float b1, c1, b2, c2, eps, rate, root;
 };
 
 /* Decides about an update from the sum of the squared gradients, and counts it. true: it is made, with these factors.
  * One definition for the CPU and for the kernels. */
 COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, bool bad,
                                                  struct compute_opt_counters *v, struct compute_factors *f) {
-  double norm = sqrt(squares), by = 1.0;
-  v->grad_norm = bad ? nanf("") : (float)norm;
+  double lr = (double)(float)d->lr;
+  v->grad_norm = bad ? nanf("") : (float)sqrt(squares);
   if (!isfinite(v->grad_norm)) {
     v->skipped++;
     v->skipped_in_row++;
     return false;
   }
-  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6); /* as torch does */
   v->updates++;
   v->skipped_in_row = 0;
-  f->by = (float)by;
-  f->lr = (float)d->lr;
-  f->mu = (float)d->momentum;
-  f->decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay;
-  if (d->kind == COMPUTE_SGD) return true;
   f->b1 = (float)d->beta1;
   f->c1 = (float)(1.0 - d->beta1); /* rounded after the subtraction, as torch does */
   f->b2 = (float)d->beta2;
   f->c2 = (float)(1.0 - d->beta2);
   f->eps = (float)d->eps;
-  f->rate = (float)((double)f->lr / (1.0 - pow(d->beta1, (double)v->updates)));
+  f->rate = (float)(lr / (1.0 - pow(d->beta1, (double)v->updates)));
   f->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)v->updates)));
-  f->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)f->lr * d->weight_decay) : 1.0f;
   return true;
 }
 

@@ -22,7 +22,7 @@
  * instead of 0.92 ms with one rank, and 1.01 ms instead of 1.27 ms with four (medians of 9 runs in turn, two cores).
  *
  * The optimizer first computes the norm of all gradients, in double and in one fixed order, because it decides whether
- * the step is skipped and how much is clipped. One pass over weights, gradients and state follows.
+ * the step is skipped. One pass over weights, gradients and state follows.
  *
  * Denormals are flushed to zero on x86. The momentum of dead units decays through them, and each operation on one costs
  * hundreds of cycles. Nothing below 1e-38 matters to training. */
@@ -70,7 +70,7 @@ enum { HUGE_PAGE = 2 << 20 };
 struct compute_opt {
   struct compute_opt_desc d;
   struct compute_opt_counters v;
-  struct compute_buf *state[COMPUTE_STATES_MAX];
+  struct compute_buf *state[COMPUTE_STATES];
 };
 
 struct compute_layer {
@@ -347,7 +347,7 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
 }
 
 static void cpu_opt_destroy(struct compute *c, struct compute_opt *o) {
-  for (int i = 0; i < COMPUTE_STATES_MAX; i++) compute_free(c, o->state[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) compute_free(c, o->state[i]);
   free(o);
 }
 
@@ -355,7 +355,7 @@ static int cpu_opt_create(struct compute *c, const struct compute_opt_desc *d, s
                           struct err *e) {
   struct compute_opt *o = xcalloc(1, sizeof *o);
   o->d = *d;
-  for (int i = 0; i < compute_opt_states(d->kind); i++) {
+  for (int i = 0; i < COMPUTE_STATES; i++) {
     int rc = compute_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
     if (rc) {
       cpu_opt_destroy(c, o);
@@ -376,12 +376,8 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct c
   bool blocked = u->bad.n && isinf(floats_at(u->bad)[0]), bad = u->bad.n && floats_at(u->bad)[0] != 0.0f;
   float *p = floats_at(u->param), *g = floats_at(u->grad);
   struct compute_factors f;
-  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), bad, &o->v, &f)) {
-    if (o->d.kind == COMPUTE_SGD)
-      loops_sgd(&f, p, o->state[0]->data, g, u->param.n);
-    else
-      loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, u->param.n);
-  }
+  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), bad, &o->v, &f))
+    loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, u->param.n);
   if (u->counters.n) memcpy(floats_at(u->counters), &o->v, sizeof o->v);
   return 0;
 }

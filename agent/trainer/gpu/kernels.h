@@ -49,12 +49,12 @@ struct kernel_control {
 };
 
 struct kernel_update {
-  struct compute_opt_desc d;
+  size_t n;
   float *param;
   void *low; /* the copy in `type`; NULL: none */
   enum kernel_type type;
   const float *grad;
-  float *state[COMPUTE_STATES_MAX];
+  float *state[COMPUTE_STATES];
 };
 
 struct kernel_loss {

@@ -15,7 +15,7 @@
 struct compute_opt {
   struct compute_opt_desc d;
   struct kernel_control *control;
-  struct compute_buf *state[COMPUTE_STATES_MAX];
+  struct compute_buf *state[COMPUTE_STATES];
 };
 
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
@@ -41,8 +41,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
   void *control = NULL;
   rc = cuda_mem_raw(c, sizeof(struct kernel_control), &control, e);
   o->control = control;
-  for (int i = 0; i < compute_opt_states(d->kind) && rc == 0; i++)
-    rc = cuda_mem_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
+  for (int i = 0; i < COMPUTE_STATES && rc == 0; i++) rc = cuda_mem_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
   if (rc == 0) rc = cuda_opt_set(c, o, &(struct compute_opt_counters){0}, e);
   if (rc) {
     cuda_opt_destroy(c, o);
@@ -53,7 +52,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
 }
 
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o) {
-  for (int i = 0; i < COMPUTE_STATES_MAX; i++) compute_free(c, o->state[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) compute_free(c, o->state[i]);
   if (o->control && cuda_idle(c)) (void)cudaFree(o->control);
   free(o);
 }
@@ -86,9 +85,9 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute
                                  .bad = v->bad.n ? cuda_at(v->bad) : NULL,
                                  .blocked = u->blocked_dev,
                                  .counters = v->counters.n ? cuda_at(v->counters) : NULL};
-  struct kernel_update k = {.d = o->d, .param = cuda_at(v->param), .type = u->low, .grad = cuda_at(v->grad)};
+  struct kernel_update k = {.n = o->d.n, .param = cuda_at(v->param), .type = u->low, .grad = cuda_at(v->grad)};
   if (v->param.buf->low) k.low = (char *)v->param.buf->low + v->param.at * kernel_type_size(u->low);
-  for (int i = 0; i < compute_opt_states(o->d.kind); i++) k.state[i] = o->state[i]->data;
+  for (int i = 0; i < COMPUTE_STATES; i++) k.state[i] = o->state[i]->data;
   rc = cuda_launched(c, kernel_decide(u->stream, &decide, u->scratch), "the norm of gradients", e);
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }

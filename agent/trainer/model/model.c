@@ -34,7 +34,6 @@ enum { PART_ROWS = 128 };
 const char *const model_act_words[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
 const char *const model_loss_words[] = {
     [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
-const char *const model_opt_words[] = {[COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
 
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e) {
   struct model_shape shape = {0};

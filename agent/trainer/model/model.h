@@ -88,7 +88,7 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 
 /* The words of options, by their enum. */
-extern const char *const model_act_words[3], *const model_loss_words[3], *const model_opt_words[3];
+extern const char *const model_act_words[3], *const model_loss_words[3];
 
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
                size_t max_rows, struct err *e);

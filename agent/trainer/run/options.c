@@ -40,6 +40,7 @@ static int parse_word(const char *text, const char *const *names, size_t n, unsi
   }
 
 static const char *const device_names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
+static const char *const optimizer_names[] = {"adam"};
 static const char *const resume_names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
 static const char *const recovery_names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
 static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
@@ -48,7 +49,7 @@ WORD_PARSER(activation, enum compute_act, model_act_words)
 WORD_PARSER(loss, enum compute_loss, model_loss_words)
 WORD_PARSER(device, enum device_kind, device_names)
 WORD_PARSER(precision, enum compute_precision, trainer_precision_words)
-WORD_PARSER(optimizer, enum compute_opt_kind, model_opt_words)
+WORD_PARSER(optimizer, unsigned, optimizer_names)
 WORD_PARSER(resume, enum resume_mode, resume_names)
 WORD_PARSER(recovery, enum recovery_mode, recovery_names)
 WORD_PARSER(cuda_graph, enum cuda_graph_mode, graph_names)
@@ -127,17 +128,11 @@ static const struct opt table[] = {
            .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
     NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,
            .help = "End after N steps, counted from the first step of the run. 0: no limit."),
-    PARSED("optimizer", opt.kind, parse_optimizer, "adam|adamw|sgd", "adam", .help = "The optimizer, as in PyTorch."),
+    PARSED("optimizer", optimizer, parse_optimizer, "adam", "adam", .help = "The optimizer, as in PyTorch."),
     NUMBER(FLOAT, "lr", opt.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
-    NUMBER(FLOAT, "momentum", opt.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
-    NUMBER(FLOAT, "beta1", opt.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "beta2", opt.beta2, "X", "0.999", 0, BELOW_ONE, .help = "Second beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "eps", opt.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "weight-decay", opt.weight_decay, "X", "0", 0, 1e6,
-           .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
-                   "learning rate times the weights."),
-    NUMBER(FLOAT, "clip-norm", opt.clip_norm, "X", "0", 0, 1e30,
-           .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."),
+    NUMBER(FLOAT, "beta1", opt.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of Adam."),
+    NUMBER(FLOAT, "beta2", opt.beta2, "X", "0.999", 0, BELOW_ONE, .help = "Second beta of Adam."),
+    NUMBER(FLOAT, "eps", opt.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of Adam."),
     NUMBER(INT, "seed", seed, "N", "1", 0, 9e15,
            .help = "Seed of the initial weights and of the order of the samples."),
     NUMBER(INT, "threads", threads, "N", "0", 0, 1024,
@@ -254,11 +249,10 @@ const struct opts_spec trainer_opts_spec = {
     .table = table,
 };
 
-/* Refuses options that nothing would read: those of the bench without it, those of training with it, those of adam with
- * sgd, and an activation without hidden layers. Environment variables may be meant for another run. */
+/* Refuses options that nothing would read: those of the bench without it, those of training with it, and an activation without hidden layers. Environment variables may be meant for another run. */
 static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
-  static const char *const both[] = {"threads", "cuda-graph"}, *const adam[] = {"beta1", "beta2", "eps"};
+  static const char *const both[] = {"threads", "cuda-graph"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {
@@ -276,9 +270,6 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
-  for (size_t i = 0; i < sizeof adam / sizeof *adam && o->opt.kind == COMPUTE_SGD; i++)
-    if (opts_source(&trainer_opts_spec, argc, argv, env, adam[i]) == OPT_FROM_ARGV)
-      return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", adam[i]);
   if (o->shape.n > 2) return 0;
   o->activation = COMPUTE_LINEAR;
   if (opts_source(&trainer_opts_spec, argc, argv, env, "activation") != OPT_FROM_ARGV) return 0;
@@ -288,7 +279,6 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
 
 static int check_training(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
-  const struct compute_opt_desc *h = &o->opt;
   uint32_t in = s->width[0], out = s->width[s->n - 1];
   bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
   if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
@@ -302,9 +292,7 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
   if (o->resume_from && o->resume == RESUME_NONE)
     return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
 
-  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
-  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
-    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
+  if (o->opt.lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   return 0;
 }
 

@@ -34,27 +34,21 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
   return (struct ckpt_kind){.shape = o->shape,
                             .activation = o->activation,
                             .loss = o->loss,
-                            .optim = h->kind,
                             .seed = (uint64_t)o->seed,
                             .samples = t->data.n,
                             .options = {[CKPT_BATCH] = (double)o->batch,
                                         [CKPT_SCALE] = o->scale,
                                         [CKPT_LR] = h->lr,
-                                        [CKPT_MOMENTUM] = h->momentum,
                                         [CKPT_BETA1] = h->beta1,
                                         [CKPT_BETA2] = h->beta2,
-                                        [CKPT_EPS] = h->eps,
-                                        [CKPT_WEIGHT_DECAY] = h->weight_decay,
-                                        [CKPT_CLIP_NORM] = h->clip_norm}};
+                                        [CKPT_EPS] = h->eps}};
 }
+
+enum { STATE_PARTS = 1 + COMPUTE_STATES };
 
 /* Part 0 is the weights; the others are the optimizer's states. */
 static struct span state_part(const struct trainer *t, int i) {
   return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_flat);
-}
-
-static int state_parts(const struct trainer *t) {
-  return 1 + compute_opt_states(t->o.opt.kind);
 }
 
 int trainer_await_queue(struct trainer *t, struct err *e) {
@@ -68,23 +62,22 @@ static struct span in_stage(const struct trainer *t, struct compute_buf *stage, 
   return span_of(stage, t->model.n_flat * (size_t)i, t->model.n_flat);
 }
 static struct span counters_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_flat * (size_t)state_parts(t), COMPUTE_COUNTERS);
+  return span_of(stage, t->model.n_flat * STATE_PARTS, COMPUTE_COUNTERS);
 }
 static struct span loss_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
+  return span_of(stage, t->model.n_flat * STATE_PARTS + COMPUTE_COUNTERS, 1);
 }
 
 /* Allocates host memory for a whole state. */
 static int alloc_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
-  size_t n = t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
+  size_t n = t->model.n_flat * STATE_PARTS + COMPUTE_COUNTERS + 1;
   return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
 /* Queues copies of the state, as it is behind the queued steps, to a stage. */
 static int download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
-  for (int i = 0; i < state_parts(t) && rc == 0; i++)
-    rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
+  for (int i = 0; i < STATE_PARTS && rc == 0; i++) rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
   if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
   return with_exit(t, TRAINER_SYSTEM, rc);
 }
@@ -104,7 +97,7 @@ static struct ckpt_state read_state(const struct trainer *t, struct compute_buf 
   s.last_loss = at->step == t->done.step ? t->loss : (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
   s.params = compute_host(t->c, in_stage(t, stage, 0));
-  for (int i = 1; i < state_parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
+  for (int i = 1; i < STATE_PARTS; i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
   return s;
 }
 
@@ -277,7 +270,7 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
 
   struct compute_buf *stage = NULL;
   rc = alloc_stage(t, &stage, e);
-  for (int i = 0; i < state_parts(t) && rc == 0; i++) {
+  for (int i = 0; i < STATE_PARTS && rc == 0; i++) {
     float *part = compute_host(t->c, in_stage(t, stage, i));
     memcpy(part, i == 0 ? s.params : s.states[i - 1], t->model.n_params * sizeof(float));
     model_unpack(&t->o.shape, part);

@@ -5,7 +5,7 @@
     layers, loss      as rdzv-trainer's; weights: its file of first weights; activation: its word for the one between the layers
     data, labels      .npy files: float32 rows, and int64 classes for cross-entropy
     batches           for each step the list of its rows
-    optimizer         [class in torch.optim, its arguments]; clip_norm: as people write it
+    optimizer         [class in torch.optim, its arguments]
     precision         fp32, or bf16: torch.autocast, with weights, optimizer and loss in float
     ddp               true: two processes with DistributedDataParallel over gloo, each with one half of every batch; the losses are the mean of both
     device            cpu or cuda
@@ -62,7 +62,7 @@ def run(case, part=lambda rows: rows):
         loss = LOSSES[case["loss"]](y.float(), target[rows])
         loss.backward()
         total = loss.detach()
-        norms.append(nn.utils.clip_grad_norm_(plain.parameters(), case.get("clip_norm") or math.inf))
+        norms.append(nn.utils.clip_grad_norm_(plain.parameters(), math.inf))
         optimizer.step()
         if case.get("ddp"):
             dist.all_reduce(total)
