@@ -80,8 +80,7 @@ def test_precisions(rdzv, precision, rel):
 
 @pytest.mark.parametrize("options", [
     ["--loss", "rmse", "--beta1", "0", "--beta2", "0.99", "--bucket-cap-mb", "0.0004"],
-    ["--activation", "gelu"],
-    ["--activation", "none"],
+    ["--layers", "20,9,7,20"],
 ])
 def test_losses_and_options(rdzv, options):
     near(run(rdzv, 2, "--steps", 15, *options)[0], run(rdzv, 2, "--steps", 15, *options, device="cpu")[0], 1e-4)
@@ -105,10 +104,9 @@ def test_a_rank_whose_gradients_are_not_finite_is_found(rdzv):
     clean(a)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("how", ["none", "plain", "align16", "refuse"])
-def test_products_that_the_library_does_not_offer(rdzv, how, activation):
-    options = ["--steps", 8, "--activation", activation]
+def test_products_that_the_library_does_not_offer(rdzv, how):
+    options = ["--steps", 8]
     near(run(rdzv, 1, *options, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, *options, device="cpu")[0], 1e-4)
 
 

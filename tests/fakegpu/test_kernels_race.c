@@ -55,8 +55,6 @@ static void elementwise(enum kernel_type t) {
   GOOD(kernel_bias(NULL, a, b, t, 10, N / 10));
   GOOD(kernel_relu(NULL, a, t, N));
   GOOD(kernel_mask(NULL, a, b, t, N));
-  GOOD(kernel_gelu(NULL, a, b, t, N));
-  GOOD(kernel_gelu_grad(NULL, a, b, t, N));
   free(a), free(b), free(f);
 }
 

@@ -47,10 +47,6 @@ CASES = {
     "autoencoder-ddp": dict(AUTO, ddp=True, worlds=[2], beside=("autoencoder", "shaken", 10)),  # the root of each rank's own mean
     "deep": dict(DEEP, worlds=[None, 2, 4]),
     "deep-bf16": dict(DEEP, precision="bf16", beside=("deep", "losses", 2)),
-    "deep-linear": dict(DEEP, activation="none", worlds=[None, 2]),
-    "deep-gelu": dict(DEEP, activation="gelu", worlds=[None, 2, 4]),
-    "deep-gelu-bf16": dict(DEEP, activation="gelu", precision="bf16", beside=("deep-gelu", "losses", 2)),
-    "classifier-gelu": dict(CLASSES, activation="gelu", optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier": dict(CLASSES, worlds=[None, 2, 4], optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier-bf16": dict(CLASSES, precision="bf16", beside=("classifier", "losses", 2), optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
 }
@@ -107,7 +103,7 @@ class Data:
             if case.get("labels"):
                 more["labels"] = str(self.folder / "labels.npy")
             cases[name] = dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),
-                               precision=case.get("precision", "fp32"), activation=case.get("activation", "relu"), device=device)
+                               precision=case.get("precision", "fp32"), device=device)
         path.write_text(json.dumps(cases))
         return path
 
@@ -118,7 +114,7 @@ class Data:
         args += ["--data", self.folder / "images" if case["set"] == "images" else f"synthetic:{self.RAMPS}"]
         if case.get("labels"):
             args += ["--labels", self.folder / "labels"]
-        return args + ["--precision", case.get("precision", "fp32"), "--activation", case.get("activation", "relu")]
+        return args + ["--precision", case.get("precision", "fp32")]
 
 
 def of_torch(data, env=None):

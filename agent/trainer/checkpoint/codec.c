@@ -32,15 +32,14 @@ enum {
   AT_SAMPLES = 64,
   AT_LAST_LOSS = 72,
   AT_LOSS = 80,
-  AT_N_WIDTHS = 88,
-  AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
-  AT_SKIPPED = 160,
-  AT_OPTIONS = 176,                              /* CKPT_OPTIONS doubles */
-  AT_ACTIVATION = AT_OPTIONS + 8 * CKPT_OPTIONS, /* zero from here to the checksum */
+  AT_N_WIDTHS = 84,
+  AT_WIDTHS = 88, /* MODEL_WIDTHS_MAX of 4 bytes */
+  AT_SKIPPED = AT_WIDTHS + 4 * MODEL_WIDTHS_MAX,
+  AT_OPTIONS = AT_SKIPPED + 8, /* CKPT_OPTIONS doubles; zero from there to the checksum */
   AT_CRC = CKPT_HEADER - 4,
 };
 
-_Static_assert(AT_ACTIVATION + 4 <= AT_CRC, "the header has room for the options and the activation");
+_Static_assert(AT_OPTIONS + 8 * CKPT_OPTIONS <= AT_CRC, "the header has room for the options");
 
 uint32_t ckpt_crc(const void *data, size_t len) {
   return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
@@ -74,7 +73,6 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
     memcpy(&bits, &s->kind.options[i], 8);
     le64_put(h + AT_OPTIONS + 8 * i, bits);
   }
-  le32_put(h + AT_ACTIVATION, (uint32_t)s->kind.activation);
   le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
 }
 
@@ -124,10 +122,8 @@ static int decode_header(const void *data, size_t len, struct ckpt_state *s, str
     return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d", le32_get(h + AT_VERSION),
                    CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
-  uint32_t loss = le32_get(h + AT_LOSS), activation = le32_get(h + AT_ACTIVATION);
-  if (loss > COMPUTE_CROSS_ENTROPY || activation > COMPUTE_GELU)
-    return err_set(e, -EBADMSG, "has a loss or an activation that this trainer does not know");
-  out.kind.activation = (enum compute_act)activation;
+  uint32_t loss = le32_get(h + AT_LOSS);
+  if (loss > COMPUTE_CROSS_ENTROPY) return err_set(e, -EBADMSG, "has a loss that this trainer does not know");
   out.kind.loss = (enum compute_loss)loss;
   struct model_shape *shape = &out.kind.shape;
   shape->n = le32_get(h + AT_N_WIDTHS);
@@ -180,9 +176,6 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
   model_shape_format(&have->shape, ',', a, sizeof a);
   model_shape_format(&want->shape, ',', b, sizeof b);
   if (strcmp(a, b) != 0) return err_set(e, -EINVAL, "was made with --layers %s, this run has %s", a, b);
-  if (have->activation != want->activation)
-    return err_set(e, -EINVAL, "was made with --activation %s, this run has %s", model_act_words[have->activation],
-                   model_act_words[want->activation]);
   if (have->loss != want->loss)
     return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", model_loss_words[have->loss],
                    model_loss_words[want->loss]);

@@ -17,7 +17,7 @@
 #include "agent/trainer/model/model.h"
 #include "common/buf.h"
 
-enum { CKPT_HEADER = 320, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+enum { CKPT_HEADER = 256, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
 
 /* Options that decide what the steps after a checkpoint compute. A run with other values resumes from it only on
  * request. The length of a run (--steps, --epochs), files and the device are not among them. */
@@ -35,7 +35,6 @@ enum ckpt_option { CKPT_OPTION_LIST(X) CKPT_OPTIONS };
 /* The options that must be equal for a run to resume from a checkpoint, and those that should be. */
 struct ckpt_kind {
   struct model_shape shape;
-  enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
   uint64_t seed, samples;
   double options[CKPT_OPTIONS];

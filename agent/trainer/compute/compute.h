@@ -51,9 +51,6 @@ enum compute_use {
   COMPUTE_STAGE, /* host memory, pinned if that helps */
 };
 
-/* Activation behind a layer. COMPUTE_GELU is the tanh approximation (gelu below). */
-enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU, COMPUTE_GELU };
-
 enum compute_loss { COMPUTE_MSE, COMPUTE_RMSE, COMPUTE_CROSS_ENTROPY };
 
 /* Adam keeps two floats per weight: the mean and the mean square of its gradients. */
@@ -79,17 +76,13 @@ struct compute_mark {
 
 enum { COMPUTE_STAMP = 2 }; /* stage elements of a time stamp: a uint64_t in nanoseconds */
 
+/* A layer. Behind every layer but the last is a ReLU. */
 struct compute_layer_desc {
-  uint32_t in, out;       /* values per row */
-  bool first;             /* the input is a COMPUTE_INPUT */
-  enum compute_act act;   /* behind this layer */
-  enum compute_act below; /* behind the layer that made the input; COMPUTE_LINEAR for the first */
-  size_t weight, bias;    /* offsets in the flat buffers: weight[out][in], bias[out] */
+  uint32_t in, out;    /* values per row */
+  bool first;          /* the input is a COMPUTE_INPUT; otherwise it comes from a ReLU */
+  bool relu;           /* behind this layer */
+  size_t weight, bias; /* offsets in the flat buffers: weight[out][in], bias[out] */
   size_t max_rows;
-  /* The derivative of GELU needs the values before GELU. With act COMPUTE_GELU a forward writes them to `before`,
-   * COMPUTE_ACT of max_rows * out values. With below COMPUTE_GELU a backward reads `below_before`, max_rows * in
-   * values. Otherwise NULL. Both buffers outlive the layer. */
-  struct compute_buf *before, *below_before;
 };
 
 /* Outputs [from, from + n) of a layer: rows of its weight. */
@@ -238,15 +231,15 @@ static inline int compute_layer_create(struct compute *c, const struct compute_l
 static inline void compute_layer_destroy(struct compute *c, struct compute_layer *l) {
   if (l) c->ops->layer_destroy(c, l);
 }
-/* y[rows][out] = act(x[rows][in] weight^T + bias). x is a COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a
- * COMPUTE_ACT. rows may be 0, here and below. */
+/* y[rows][out] = x[rows][in] weight^T + bias, and 0 where that is negative if the layer has a ReLU. x is a
+ * COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a COMPUTE_ACT. rows may be 0, here and below. */
 static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                                   struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
 /* The backward pass of a layer is two operations, so that the sum over the ranks can start between them. dz is the
- * gradient of this layer's output before its activation. x, rows and below_before are those of the last compute_forward
- * of this layer.
+ * gradient of this layer's output before its ReLU. x and rows are those of the last compute_forward of this
+ * layer.
  *
  * The first writes gradients of the weight to `grads`: those of one part of the outputs. The part with
  * the last output also writes the gradient of the whole bias. They are zero for 0 rows. */
@@ -255,8 +248,8 @@ static inline int compute_backward_weight(struct compute *c, struct compute_laye
                                           struct err *e) {
   return c->ops->backward_weight(c, l, grads, x, dz, part, rows, e);
 }
-/* The second writes dx, the gradient of the output of the layer below before *its* activation: this call applies the
- * derivative of `below`, because a fused epilogue has it for free with ReLU. */
+/* The second writes dx, the gradient of the output of the layer below before *its* ReLU: this call applies the
+ * derivative of its ReLU, because a fused epilogue has it for free. Not for the first layer. */
 static inline int compute_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                          struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
   return c->ops->backward_input(c, l, params, x, dz, dx, rows, e);
@@ -363,25 +356,11 @@ static inline void compute_graph_destroy(struct compute *c, struct compute_graph
   if (g) c->ops->graph_destroy(c, g);
 }
 
-/* GELU by its tanh approximation, and its derivative, as PyTorch's nn.GELU(approximate="tanh") and cuBLASLt's epilogue
- * compute them. One definition for the CPU's loops and for the kernels. */
 #ifdef __CUDACC__
 #define COMPUTE_DEVICE __host__ __device__
 #else
 #define COMPUTE_DEVICE
 #endif
-
-#define COMPUTE_GELU_ROOT 0.79788456080286535588f /* sqrt(2 / pi) */
-#define COMPUTE_GELU_CUBE 0.044715f
-
-COMPUTE_DEVICE static inline float gelu(float z) {
-  return 0.5f * z * (1.0f + tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z)));
-}
-
-COMPUTE_DEVICE static inline float gelu_slope(float z) {
-  float t = tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z));
-  return 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * COMPUTE_GELU_ROOT * (1.0f + 3.0f * COMPUTE_GELU_CUBE * z * z);
-}
 
 /* The factors of one update: the mean m becomes b1 m + c1 g, the mean square v b2 v + c2 g g, and a weight loses
  * rate m / (root sqrt(v) + eps). */

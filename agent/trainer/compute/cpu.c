@@ -6,8 +6,7 @@
  *
  * bf16 values are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
  * rounded on their way into a product; activations and their gradients when they are written. A product of two such
- * floats is exact and sums are floats, so only the order of sums differs from a device's. GELU is not part of a
- * product: its input is rounded before it, and its gradient before its derivative. bf16 is a reference for
+ * floats is exact and sums are floats, so only the order of sums differs from a device's. bf16 is a reference for
  * devices here; a step takes longer than with fp32.
  *
  * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
@@ -250,18 +249,15 @@ static void multiply(struct compute *c, struct product p) {
 static int cpu_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
-  float *py = floats_at(y), *pz = l->d.act == COMPUTE_GELU ? l->d.before->data : py;
+  float *py = floats_at(y);
   if (rows == 0) return 0;
   struct product p = {.m = rows, .n = out, .k = in, .b_transposed = true, .a_row = in, .b_row = in, .c_row = out};
   p.a = input_operand(c, x, rows * in);
   p.b = weights_operand(c, &l->d, params);
-  p.c = pz;
+  p.c = py;
   p.bias = rounded_operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
-  p.relu = l->d.act == COMPUTE_RELU;
+  p.relu = l->d.relu;
   multiply(c, p);
-  round_act(c, pz, rows * out);
-  if (l->d.act != COMPUTE_GELU) return 0;
-  for (size_t i = 0; i < rows * out; i++) py[i] = gelu(pz[i]);
   round_act(c, py, rows * out);
   return 0;
 }
@@ -295,12 +291,8 @@ static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct
   p.a = floats_at(dz);
   p.b = weights_operand(c, &l->d, params);
   p.c = pd;
-  p.gate = l->d.below == COMPUTE_RELU ? floats_at(x) : NULL;
+  p.gate = floats_at(x);
   multiply(c, p);
-  round_act(c, pd, rows * in);
-  if (l->d.below != COMPUTE_GELU) return 0;
-  const float *before = l->d.below_before->data;
-  for (size_t i = 0; i < rows * in; i++) pd[i] *= gelu_slope(before[i]);
   round_act(c, pd, rows * in);
   return 0;
 }

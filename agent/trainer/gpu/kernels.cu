@@ -5,8 +5,7 @@
  * Each is one loop over items with a stride of the whole grid, so any n fits any grid. If all pointers are aligned, the
  * loop takes four values at a time (struct quad), one load of 16 or 8 bytes, and the remaining values one by one.
  *
- * Except for GELU and its gradient, large layers do not use these kernels, because epilogues of the products do that
- * work. They are the way that is always right, and tests compare both. */
+ * Large layers do not use these kernels, because epilogues of the products do that work. They are the way that is always right, and tests compare both. */
 
 #include "agent/trainer/compute/compute.h"
 #include "agent/trainer/gpu/launch.cuh"
@@ -68,14 +67,6 @@ struct masked {
   __device__ static float of(float dx, float x) { return x > 0.0f ? dx : 0.0f; }
 };
 
-struct gelu_value {
-  __device__ static float of(float, float z) { return gelu(z); }
-};
-
-struct gelu_gradient {
-  __device__ static float of(float dx, float z) { return dx * gelu_slope(z); }
-};
-
 /* to[i] = F::of(to[i], from[i]) */
 template <typename F, typename T> __global__ void apply_kernel(T *to, const T *from, size_t quads, size_t n) {
   quad<T> *to4 = (quad<T> *)to;
@@ -102,14 +93,6 @@ int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n) {
 
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
   return BY_TYPE(type, apply<masked, T>(stream, dx, x, n));
-}
-
-int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_value, T>(stream, y, z, n));
-}
-
-int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_gradient, T>(stream, dx, z, n));
 }
 
 enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };

@@ -81,9 +81,6 @@ int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type
 int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n);
 /* dx[i] = x[i] > 0 ? dx[i] : 0 */
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n);
-/* y[i] = gelu(z[i]), and dx[i] times its derivative at z[i] (compute.h). */
-int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n);
-int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n);
 /* out[cols] = the sums of columns of dz[rows][cols]. */
 int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
                        size_t cols);

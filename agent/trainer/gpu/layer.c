@@ -15,9 +15,6 @@
  * no algorithm even then, a kernel makes the product. A forward writes its name into the buffer of its activations, and
  * every other writer erases it. So the buffer tells whether a ReLU mask fits.
  *
- * GELU and its derivative are separate kernels. The product with its bias goes to `before`, and a kernel computes y
- * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
- *
  * In bf16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
  * bias is not fused if every run must give the same bytes.
  *
@@ -227,8 +224,7 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
   l->serial = ++u->serials;
   l->next = u->layers;
   u->layers = l;
-  if (d->act == COMPUTE_RELU && u->matmul == PRODUCT_FUSED)
-    rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
+  if (d->relu && u->matmul == PRODUCT_FUSED) rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
   if (rc == 0 && d->first && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, d->max_rows * d->in * kernel_type_size(u->low), &l->x_low, e);
   if (rc) {
@@ -305,12 +301,12 @@ static int enqueue_fused(struct compute *c, struct compute_layer *l, struct prod
   return matmul(c, &l->plans, p, what, e);
 }
 
-/* The product, its bias and ReLU: to y, or to `before` with GELU. */
+/* The product, its bias and ReLU. */
 static int enqueue_forward(struct compute *c, struct compute_layer *l, struct product *p, struct span y, size_t rows,
                            struct err *e) {
   static const char what[] = "a layer's forward";
   struct cuda *u = cuda_of(c);
-  bool relu = l->d.act == COMPUTE_RELU;
+  bool relu = l->d.relu;
   int rc = 0;
   y.buf->made_by.serial = 0;
   if (relu && l->mask && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
@@ -332,7 +328,6 @@ static int enqueue_forward(struct compute *c, struct compute_layer *l, struct pr
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   struct cuda *u = cuda_of(c);
-  bool gelus = l->d.act == COMPUTE_GELU;
   void *in = NULL;
   if (rows == 0) return 0;
   int rc = check_buffers(c, l, x, y, rows, e);
@@ -350,15 +345,13 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
             .d = u->low},
       .a = param_at(c, params, l->d.weight),
       .b = in,
-      .d = gelus ? l->d.before->data : cuda_at(y),
+      .d = cuda_at(y),
       .bias = param_at(c, params, l->d.bias),
       .mask = l->mask,
       .mask_ld = product_mask_ld(l->d.out),
       .k = {.product = PRODUCT_FORWARD, .rows = rows},
   };
-  rc = enqueue_forward(c, l, &p, y, rows, e);
-  if (rc || !gelus) return rc;
-  return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
+  return enqueue_forward(c, l, &p, y, rows, e);
 }
 
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
@@ -412,7 +405,7 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
   if (rc) return rc;
   if (dx.buf->type != u->low || x.buf->type != u->low)
     return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
-  const struct compute_layer *below = l->d.below == COMPUTE_RELU ? mask_writer(c, x, rows) : NULL;
+  const struct compute_layer *below = mask_writer(c, x, rows);
   struct product p = {
       .g = {.m = l->d.in,
             .n = rows,
@@ -433,9 +426,6 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
   rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
-  if (rc || l->d.below == COMPUTE_LINEAR) return rc;
-  if (l->d.below == COMPUTE_GELU)
-    return cuda_launched(c, kernel_gelu_grad(u->stream, p.d, l->d.below_before->data, u->low, rows * l->d.in),
-                         "a layer's gradient of GELU", e);
+  if (rc) return rc;
   return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask", e);
 }

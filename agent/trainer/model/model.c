@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From widths to layers, and the two passes over them. A stack of layers needs no graph and no tape.
  *
- *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the activation; the last layer has none.
+ *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the ReLU; the last layer has none.
  *   loss       delta[last] is the gradient of the last layer's output.
  *   backward   From the last layer to the first: the gradients of W_i and b_i come from delta[i+1] and act[i]. They are
- *              ready then. A second call writes delta[i], and applies the derivative of the activation behind layer i-1.
+ *              ready then. A second call writes delta[i], and applies the derivative of the ReLU behind layer i-1.
  *
  * The flat layout starts with the first layer, so the backward pass fills it from the end to the front. The extras lie
  * behind the last layer. A caller that reduces in buckets therefore sends them with the first bucket that becomes
@@ -31,7 +31,6 @@
 
 enum { PART_ROWS = 128 };
 
-const char *const model_act_words[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
 const char *const model_loss_words[] = {
     [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
 
@@ -125,13 +124,9 @@ static int alloc_grads(struct model *m, struct err *e) {
   return compute_alloc(m->c, COMPUTE_GRAD, m->n_room, &m->grads, e);
 }
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, struct err *e) {
-  *m = (struct model){.c = c,
-                      .shape = *shape,
-                      .hidden = hidden,
-                      .n_params = (size_t)model_shape_params(shape),
-                      .max_rows = max_rows ? max_rows : 1};
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows, struct err *e) {
+  *m = (struct model){
+      .c = c, .shape = *shape, .n_params = (size_t)model_shape_params(shape), .max_rows = max_rows ? max_rows : 1};
   struct model_tensor tensors[MODEL_TENSORS_MAX];
   model_shape_tensors(shape, tensors, &m->n_flat);
   m->n_room = m->n_flat + MODEL_EXTRAS;
@@ -142,8 +137,6 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
     size_t n = m->max_rows * shape->width[i];
     rc = compute_alloc(c, i ? COMPUTE_ACT : COMPUTE_INPUT, n, &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(c, COMPUTE_ACT, n, &m->delta[i], e);
-    if (rc == 0 && i > 0 && i + 1 < shape->n && hidden == COMPUTE_GELU)
-      rc = compute_alloc(c, COMPUTE_ACT, n, &m->before[i], e);
   }
   m->input = span_of(m->act[0], 0, m->max_rows * shape->width[0]);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
@@ -152,13 +145,10 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
         .in = in,
         .out = out,
         .first = i == 0,
-        .act = i + 2 < shape->n ? hidden : COMPUTE_LINEAR,
-        .below = i > 0 ? hidden : COMPUTE_LINEAR,
+        .relu = i + 2 < shape->n,
         .weight = tensors[2 * i].at,
         .bias = tensors[2 * i + 1].at,
         .max_rows = m->max_rows,
-        .before = m->before[i + 1],
-        .below_before = m->before[i],
     };
     rc = compute_layer_create(c, &d, &m->layers[i], e);
   }
@@ -178,7 +168,6 @@ void model_finish(struct model *m) {
   for (uint32_t i = 0; i < m->shape.n; i++) {
     compute_free(m->c, m->act[i]);
     compute_free(m->c, m->delta[i]);
-    compute_free(m->c, m->before[i]);
   }
   compute_free(m->c, m->target);
   compute_free(m->c, m->grads);

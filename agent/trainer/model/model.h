@@ -4,7 +4,7 @@
 
 /* The trained model. Pure: a compute does the work.
  *
- * The model is a stack of linear layers with an activation between them. Its widths make it an autoencoder or a
+ * The model is a stack of linear layers with a ReLU between them. Its widths make it an autoencoder or a
  * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. In memory each of these
  * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
  * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
@@ -56,18 +56,16 @@ struct model_tensor {
 struct model {
   struct compute *c;
   struct model_shape shape;
-  enum compute_act hidden; /* behind each layer but the last */
-  size_t n_params;         /* weights and biases */
-  size_t n_flat;           /* floats in memory, pads included */
-  size_t n_room;           /* floats of grads that are summed: the extras are the last ones */
+  size_t n_params; /* weights and biases */
+  size_t n_flat;   /* floats in memory, pads included */
+  size_t n_room;   /* floats of grads that are summed: the extras are the last ones */
   size_t max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
   struct compute_buf *act[MODEL_WIDTHS_MAX];
-  struct compute_buf *before[MODEL_WIDTHS_MAX]; /* before[i]: act[i] before GELU; NULL without GELU */
-  struct span input;                            /* both passes read it as act[0]; all of act[0] at first */
-  struct compute_buf *delta[MODEL_WIDTHS_MAX];  /* delta[i]: gradient of act[i] before its activation; [0] is unused */
-  struct compute_buf *target;                   /* max_rows x the last width; max_rows class numbers */
+  struct span input;                           /* both passes read it as act[0]; all of act[0] at first */
+  struct compute_buf *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its ReLU; [0] is unused */
+  struct compute_buf *target;                  /* max_rows x the last width; max_rows class numbers */
 };
 
 /* "784,128,784"; -EINVAL and a message. */
@@ -88,10 +86,9 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 
 /* The words of options, by their enum. */
-extern const char *const model_act_words[3], *const model_loss_words[3];
+extern const char *const model_loss_words[3];
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, struct err *e);
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 /* Moves the gradients to new memory, all 0. No queued, registered or captured work may use the old memory. */
 int model_renew_grads(struct model *m, struct err *e);

@@ -45,7 +45,6 @@ static const char *const resume_names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE]
 static const char *const recovery_names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
 static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
 
-WORD_PARSER(activation, enum compute_act, model_act_words)
 WORD_PARSER(loss, enum compute_loss, model_loss_words)
 WORD_PARSER(device, enum device_kind, device_names)
 WORD_PARSER(precision, enum compute_precision, trainer_precision_words)
@@ -96,10 +95,8 @@ static const struct opt table[] = {
     {.group = "The model"},
     PARSED("layers", shape, parse_layers, "N,N[,N...]", "1000,100,1000",
            .brief = "Widths of the layers: input, hidden layers, output.",
-           .help = "Widths of a stack of linear layers: input, hidden layers, output."),
-    PARSED("activation", activation, parse_activation, "none|relu|gelu", "relu",
-           .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
-                   "as PyTorch's nn.GELU(approximate=\"tanh\")."),
+           .help = "Widths of a stack of linear layers: input, hidden layers, output. A ReLU is behind each hidden "
+                   "layer."),
     PARSED("loss", loss, parse_loss, "mse|rmse|cross-entropy", "mse",
            .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
            .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
@@ -249,7 +246,7 @@ const struct opts_spec trainer_opts_spec = {
     .table = table,
 };
 
-/* Refuses options that nothing would read: those of the bench without it, those of training with it, and an activation without hidden layers. Environment variables may be meant for another run. */
+/* Refuses options that nothing would read: those of the bench without it, and those of training with it. Environment variables may be meant for another run. */
 static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
   static const char *const both[] = {"threads", "cuda-graph"};
@@ -270,11 +267,7 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
-  if (o->shape.n > 2) return 0;
-  o->activation = COMPUTE_LINEAR;
-  if (opts_source(&trainer_opts_spec, argc, argv, env, "activation") != OPT_FROM_ARGV) return 0;
-  return err_set(e, -EINVAL, "--activation is for hidden layers; --layers %u,%u has none: leave it out",
-                 o->shape.width[0], o->shape.width[1]);
+  return 0;
 }
 
 static int check_training(const struct trainer_opts *o, struct err *e) {

@@ -38,7 +38,6 @@ struct trainer_every {
 struct trainer_opts {
   bool help, version;
   struct model_shape shape;
-  enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
   const char *init_weights, *save_weights;
   const char *data, *labels;

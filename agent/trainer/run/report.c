@@ -112,15 +112,13 @@ static void metrics_ms(struct trainer *t, const char *key, uint64_t us) {
 }
 
 int trainer_report_start(struct trainer *t, struct err *e) {
-  char layers[160], hidden[32] = "";
+  char layers[160];
   uint64_t each = sampler_steps_per_epoch(&t->sampler);
   unsigned long long last = t->last_step, done = t->done.step;
   if (t->rank != 0) return 0;
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
-    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
-  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu, world %d; %llu step%s an epoch, %llu in all",
-           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
+  log_info("%s %s, %zu weights, %s; %llu sample%s, batch %llu, world %d; %llu step%s an epoch, %llu in all",
+           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, t->world, (unsigned long long)each, plural(each), last);
   if (t->resumed_named)
@@ -136,7 +134,6 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
   metrics_text(&t->metrics, "layers", layers);
-  metrics_text(&t->metrics, "activation", model_act_words[t->o.activation]);
   metrics_text(&t->metrics, "loss", model_loss_words[t->o.loss]);
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);

@@ -55,7 +55,7 @@ static int open_data(struct trainer *t, struct err *e) {
 static int make_model(struct trainer *t, struct err *e) {
   const struct dataset *d = &t->data;
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
-  int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
+  int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
   struct compute_opt_desc opt = t->o.opt;
   opt.n = t->model.n_flat;
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);

@@ -32,7 +32,6 @@ static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
   const struct trainer_opts *o = &t->o;
   const struct compute_opt_desc *h = &o->opt;
   return (struct ckpt_kind){.shape = o->shape,
-                            .activation = o->activation,
                             .loss = o->loss,
                             .seed = (uint64_t)o->seed,
                             .samples = t->data.n,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's results of a training run: `parity.py CASES.json` prints, for each case, the loss and the norm of the gradients of every step, as JSON.
 
-    layers, loss      as rdzv-trainer's; weights: its file of first weights; activation: its word for the one between the layers
+    layers, loss      as rdzv-trainer's; weights: its file of first weights
     data, labels      .npy files: float32 rows, and int64 classes for cross-entropy
     batches           for each step the list of its rows
     optimizer         [class in torch.optim, its arguments]
@@ -25,13 +25,10 @@ from torch import nn
 LOSSES = {"mse": nn.functional.mse_loss, "rmse": lambda y, t: torch.sqrt(nn.functional.mse_loss(y, t)), "cross-entropy": nn.functional.cross_entropy}
 
 
-ACTIVATIONS = {"none": lambda: [], "relu": lambda: [nn.ReLU()], "gelu": lambda: [nn.GELU(approximate="tanh")]}
-
-
 def make_net(case):
     widths, parts = case["layers"], []
     for k, (a, b) in enumerate(zip(widths, widths[1:])):
-        parts += [nn.Linear(a, b)] + (ACTIVATIONS[case["activation"]]() if k + 2 < len(widths) else [])
+        parts += [nn.Linear(a, b)] + ([nn.ReLU()] if k + 2 < len(widths) else [])
     net = nn.Sequential(*parts)
     flat, at = np.fromfile(case["weights"], "<f4"), 0
     with torch.no_grad():

@@ -17,7 +17,6 @@ enum { STEPS = 10, ROWS = 24, WIDTHS = 8 };
 
 struct job {
   const char *widths;
-  enum compute_act hidden;
   enum compute_loss loss;
   struct compute_opt_desc opt;
 };
@@ -26,11 +25,9 @@ struct job {
   { .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }
 
 static const struct job jobs[] = {
-    {"30,10,30", COMPUTE_RELU, COMPUTE_RMSE, {.lr = 1e-3, .beta1 = 0, .beta2 = 0.99, .eps = 1e-8}},
-    {"20,16,9,5", COMPUTE_RELU, COMPUTE_CROSS_ENTROPY, ADAM},
-    {"13,24,24,13", COMPUTE_RELU, COMPUTE_MSE, ADAM},
-    {"20,16,9,5", COMPUTE_LINEAR, COMPUTE_CROSS_ENTROPY, ADAM},
-    {"13,24,24,13", COMPUTE_GELU, COMPUTE_MSE, ADAM},
+    {"30,10,30", COMPUTE_RMSE, {.lr = 1e-3, .beta1 = 0, .beta2 = 0.99, .eps = 1e-8}},
+    {"20,16,9,5", COMPUTE_CROSS_ENTROPY, ADAM},
+    {"13,24,24,13", COMPUTE_MSE, ADAM},
 };
 
 /* A run on the device. */
@@ -64,7 +61,7 @@ static void run_open(struct run *r, const struct job *job) {
   struct model_shape shape;
   *r = (struct run){.job = job};
   good(model_shape_parse(job->widths, &shape, &e), &e);
-  good(model_init(&r->m, seam.c, &shape, job->hidden, ROWS, &e), &e);
+  good(model_init(&r->m, seam.c, &shape, ROWS, &e), &e);
   struct compute_opt_desc d = job->opt;
   d.n = r->m.n_flat;
   good(compute_opt_create(seam.c, &d, &r->opt, &e), &e);
@@ -124,20 +121,18 @@ static const float *weights_read(struct run *r) {
 struct ref {
   const struct model_shape *s;
   double *w, *m, *v, *g;
-  enum compute_act hidden;
-  double *act[WIDTHS], *before[WIDTHS], *delta[WIDTHS];
+  double *act[WIDTHS], *delta[WIDTHS];
   size_t updates;
 };
 
 static void ref_open(struct ref *f, struct run *r) {
   size_t n = r->m.n_params;
-  *f = (struct ref){.s = &r->m.shape, .hidden = r->job->hidden};
+  *f = (struct ref){.s = &r->m.shape};
   f->w = test_calloc(n, 8), f->m = test_calloc(n, 8), f->v = test_calloc(n, 8), f->g = test_calloc(n, 8);
   const float *w = weights_read(r);
   for (size_t i = 0; i < n; i++) f->w[i] = (double)w[i];
   for (uint32_t i = 0; i < f->s->n; i++) {
     f->act[i] = test_calloc((size_t)ROWS * f->s->width[i], 8);
-    f->before[i] = test_calloc((size_t)ROWS * f->s->width[i], 8);
     f->delta[i] = test_calloc((size_t)ROWS * f->s->width[i], 8);
   }
 }
@@ -145,23 +140,7 @@ static void ref_open(struct ref *f, struct run *r) {
 static void ref_close(struct ref *f) {
   double *all[] = {f->w, f->m, f->v, f->g};
   for (size_t i = 0; i < 4; i++) test_free(all[i]);
-  for (uint32_t i = 0; i < f->s->n; i++) test_free(f->act[i]), test_free(f->before[i]), test_free(f->delta[i]);
-}
-
-static double inner(double z) {
-  return tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z));
-}
-
-static double value_of(enum compute_act act, double z) {
-  if (act == COMPUTE_GELU) return z / 2 * (1 + inner(z));
-  return act == COMPUTE_RELU && z < 0 ? 0 : z;
-}
-
-/* GELU's product and its gradient are stored before the activation. */
-static double slope_of(enum compute_act act, double z) {
-  double t = inner(z);
-  if (act == COMPUTE_GELU) return (1 + t) / 2 + z / 2 * (1 - t * t) * sqrt(2 / acos(-1)) * (1 + 3 * 0.044715 * z * z);
-  return act == COMPUTE_RELU && z <= 0 ? 0 : 1;
+  for (uint32_t i = 0; i < f->s->n; i++) test_free(f->act[i]), test_free(f->delta[i]);
 }
 
 static void ref_forward(struct ref *f) {
@@ -172,9 +151,7 @@ static void ref_forward(struct ref *f) {
       for (size_t o = 0; o < out; o++) {
         double sum = w[in * out + o];
         for (size_t i = 0; i < in; i++) sum += rounded(f->act[l][r * in + i]) * rounded(w[o * in + i]);
-        enum compute_act act = l + 2 < f->s->n ? f->hidden : COMPUTE_LINEAR;
-        f->before[l + 1][r * out + o] = rounded(sum);
-        f->act[l + 1][r * out + o] = rounded(value_of(act, rounded(sum)));
+        f->act[l + 1][r * out + o] = l + 2 < f->s->n && sum < 0 ? 0 : rounded(sum);
       }
     w += (in + 1) * out;
   }
@@ -216,7 +193,7 @@ static void ref_backward(struct ref *f, size_t n_params) {
       for (size_t i = 0; i < in; i++) {
         double sum = 0;
         for (size_t o = 0; o < out; o++) sum += dz[r * out + o] * rounded(f->w[at + o * in + i]);
-        f->delta[l][r * in + i] = rounded(rounded(sum) * slope_of(f->hidden, f->before[l][r * in + i]));
+        f->delta[l][r * in + i] = f->act[l][r * in + i] > 0 ? rounded(sum) : 0;
       }
   }
 }

@@ -74,13 +74,13 @@ struct bench {
   round_fn rounded;
 };
 
-static void open_bench(struct bench *b, enum compute_precision p, enum compute_act hidden) {
+static void open_bench(struct bench *b, enum compute_precision p) {
   static const round_fn fns[] = {same, same, round_bf16};
   struct model_shape shape;
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, p), .rounded = fns[p]};
   good(model_shape_parse("9,8,7,6", &shape, &e), &e);
-  good(model_init(&b->m, b->c, &shape, hidden, ROWS, &e), &e);
+  good(model_init(&b->m, b->c, &shape, ROWS, &e), &e);
   model_init_weights(&shape, 5, compute_host(b->c, model_params_span(&b->m)));
   model_unpack(&shape, compute_host(b->c, model_params_span(&b->m)));
   b->target = span_of(b->m.target, 0, ROWS * 6);
@@ -110,28 +110,17 @@ static float *of(struct bench *b, struct compute_buf *buf, size_t n) {
  * the end. A float may round a sum differently than a double, so one step of the format is allowed. */
 static void check_forward(struct bench *b, uint32_t i, const struct model_tensor v[2]) {
   uint32_t in = b->m.shape.width[i], out = b->m.shape.width[i + 1];
-  const float *x = of(b, b->m.act[i], ROWS * in),
-              *y = of(b, b->m.before[i + 1] ? b->m.before[i + 1] : b->m.act[i + 1], ROWS * out),
+  const float *x = of(b, b->m.act[i], ROWS * in), *y = of(b, b->m.act[i + 1], ROWS * out),
               *w = of(b, b->m.params, b->m.n_flat) + v[0].at, *bias = of(b, b->m.params, b->m.n_flat) + v[1].at;
   double step = b->rounded == round_bf16 ? 0x1p-7 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t o = 0; o < out; o++) {
       double z = (double)b->rounded(bias[o]);
       for (size_t k = 0; k < in; k++) z += (double)b->rounded(w[o * in + k]) * (double)b->rounded(x[r * in + k]);
-      if (b->m.hidden == COMPUTE_RELU && i + 2 < b->m.shape.n && z < 0) z = 0;
+      if (i + 2 < b->m.shape.n && z < 0) z = 0;
       double have = (double)y[r * out + o], want = (double)b->rounded((float)z);
       if (fabs(have - want) > step * fabs(want) + 1e-6) fail_msg("layer %u: %g is %g", i, want, have);
     }
-}
-
-/* With GELU the product is stored as well, and read for the activation. */
-static void check_gelu(struct bench *b, uint32_t i) {
-  size_t n = (size_t)ROWS * b->m.shape.width[i];
-  const float *z = of(b, b->m.before[i], n), *y = of(b, b->m.act[i], n);
-  for (size_t k = 0; k < n; k++) {
-    if (z[k] != b->rounded(z[k])) fail_msg("%a is stored, which has too many bits", (double)z[k]);
-    if (y[k] != b->rounded(gelu(z[k]))) fail_msg("gelu(%a) is %a", (double)z[k], (double)y[k]);
-  }
 }
 
 static void check_stored(struct bench *b, struct compute_buf *buf, size_t n) {
@@ -160,16 +149,15 @@ static void check_gradient(struct bench *b, uint32_t i, const struct model_tenso
   assert_true(wide || b->rounded == same); /* gradients of weights are floats */
 }
 
-static void check_products(enum compute_precision p, enum compute_act hidden) {
+static void check_products(enum compute_precision p) {
   struct bench b;
-  open_bench(&b, p, hidden);
+  open_bench(&b, p);
   pass(&b);
   struct model_tensor v[MODEL_TENSORS_MAX];
   model_shape_tensors(&b.m.shape, v, NULL);
   for (uint32_t i = 0; i + 1 < b.m.shape.n; i++) {
     uint32_t out = b.m.shape.width[i + 1];
     check_forward(&b, i, v + 2 * (size_t)i);
-    if (b.m.before[i + 1]) check_gelu(&b, i + 1);
     check_gradient(&b, i, v + 2 * (size_t)i);
     check_stored(&b, b.m.act[i + 1], ROWS * out);
     check_stored(&b, b.m.delta[i + 1], ROWS * out);
@@ -178,20 +166,16 @@ static void check_products(enum compute_precision p, enum compute_act hidden) {
 }
 
 UNIT_TEST(test_products_read_and_write_the_precision) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
-    for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
-      check_products((enum compute_precision)p, (enum compute_act)act);
+  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++) check_products((enum compute_precision)p);
 }
 
-/* dx of the last layer: the rounded weights again, and the derivative of the layer below, which GELU takes at the
- * values stored before it. */
-static void check_gradients_of_activations(enum compute_precision p, enum compute_act hidden) {
+/* dx of the last layer: the rounded weights again, and the derivative of the layer below. */
+static void check_gradients_of_activations(enum compute_precision p) {
   struct bench b;
-  open_bench(&b, p, hidden);
+  open_bench(&b, p);
   pass(&b);
   const float *dz = of(&b, b.m.delta[3], ROWS * 6), *dx = of(&b, b.m.delta[2], ROWS * 7),
               *x = of(&b, b.m.act[2], ROWS * 7);
-  const float *z = hidden == COMPUTE_GELU ? of(&b, b.m.before[2], ROWS * 7) : NULL;
   struct model_tensor v[MODEL_TENSORS_MAX];
   model_shape_tensors(&b.m.shape, v, NULL);
   const float *w = of(&b, b.m.params, b.m.n_flat) + v[4].at;
@@ -200,17 +184,14 @@ static void check_gradients_of_activations(enum compute_precision p, enum comput
     for (size_t k = 0; k < 7; k++) {
       double sum = 0;
       for (size_t o = 0; o < 6; o++) sum += (double)dz[r * 6 + o] * (double)b.rounded(w[o * 7 + k]);
-      if (z) sum *= (double)gelu_slope(z[r * 7 + k]);
-      if (hidden == COMPUTE_RELU && !(x[r * 7 + k] > 0)) sum = 0;
+      if (!(x[r * 7 + k] > 0)) sum = 0;
       assert_true(fabs((double)dx[r * 7 + k] - sum) <= step * fabs(sum) + 1e-7);
     }
   close_bench(&b);
 }
 
 UNIT_TEST(test_gradients_of_activations) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++)
-    for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
-      check_gradients_of_activations((enum compute_precision)p, (enum compute_act)act);
+  for (int p = COMPUTE_FP32; p <= COMPUTE_BF16; p++) check_gradients_of_activations((enum compute_precision)p);
 }
 
 UNIT_TEST(test_copies_and_fills_of_activations_round) {

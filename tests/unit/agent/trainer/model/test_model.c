@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model on the CPU: the gradient of every loss and activation against finite differences, and shares against
+/* The model on the CPU: the gradient of every loss against finite differences, and shares against
  * the whole. */
 
 #include "agent/trainer/model/model.h"
@@ -21,7 +21,6 @@ struct bench {
   struct compute *c;
   struct model m;
   struct model_shape shape;
-  enum compute_act hidden;
   enum compute_loss loss;
 };
 
@@ -29,18 +28,14 @@ static float value_at(uint64_t k) {
   return 2.0f * rng_unit(77, RNG_WEIGHTS, k) - 1.0f;
 }
 
-static void open_bench_of(struct bench *b, const char *layers, enum compute_act hidden, enum compute_loss loss) {
+static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
   struct err e = ERR_INIT;
-  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .hidden = hidden, .loss = loss};
+  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
-  good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, &e), &e);
+  good(model_init(&b->m, b->c, &b->shape, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
   model_init_weights(&b->shape, 5, w);
   model_unpack(&b->shape, w);
-}
-
-static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
-  open_bench_of(b, layers, COMPUTE_RELU, loss);
 }
 
 static void close_bench(struct bench *b) {
@@ -80,11 +75,6 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
-static double activated(enum compute_act act, double z) {
-  if (act == COMPUTE_GELU) return 0.5 * z * (1 + tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z)));
-  return act == COMPUTE_RELU && z < 0 ? 0 : z;
-}
-
 /* The loss in double, from scratch. Differences of float losses would drown in rounding, and steps that are large
  * enough for floats would cross the kink of a ReLU. */
 static double loss_in_double(const struct bench *b, const double *w) {
@@ -101,7 +91,7 @@ static double loss_in_double(const struct bench *b, const double *w) {
       for (uint32_t o = 0; o < out; o++) {
         double z = w[at + (size_t)in * out + o];
         for (uint32_t i = 0; i < in; i++) z += w[at + (size_t)o * in + i] * a[l % 2][i];
-        a[(l + 1) % 2][o] = l + 2 < s->n ? activated(b->hidden, z) : z;
+        a[(l + 1) % 2][o] = l + 2 < s->n && z < 0 ? 0 : z;
       }
       at += ((size_t)in + 1) * out;
     }
@@ -119,9 +109,9 @@ static double loss_in_double(const struct bench *b, const double *w) {
   return b->loss == COMPUTE_RMSE ? sqrt(total) : total;
 }
 
-static void check_gradient(const char *layers, enum compute_act hidden, enum compute_loss loss) {
+static void check_gradient(const char *layers, enum compute_loss loss) {
   struct bench b;
-  open_bench_of(&b, layers, hidden, loss);
+  open_bench(&b, layers, loss);
   double value = pass(&b, 0, ROWS, 1.0), worst = 0;
   const double h = 1e-6;
   float *p = packed(&b, model_params_span(&b.m)), *g = packed(&b, model_grads_span(&b.m));
@@ -140,18 +130,17 @@ static void check_gradient(const char *layers, enum compute_act hidden, enum com
   }
   free(p);
   free(g);
-  if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_words[hidden], worst);
+  if (worst > 1e-6) fail_msg("%s: a gradient is off by %g", layers, worst);
   close_bench(&b);
 }
 
 UNIT_TEST(test_gradients_are_those_of_finite_differences) {
   static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3", "6,5,8,5"};
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
-    for (int i = 0; i < 3; i++) {
-      check_gradient(same[i], (enum compute_act)act, COMPUTE_MSE);
-      check_gradient(same[i], (enum compute_act)act, COMPUTE_RMSE);
-      check_gradient(classes[i], (enum compute_act)act, COMPUTE_CROSS_ENTROPY);
-    }
+  for (int i = 0; i < 3; i++) {
+    check_gradient(same[i], COMPUTE_MSE);
+    check_gradient(same[i], COMPUTE_RMSE);
+    check_gradient(classes[i], COMPUTE_CROSS_ENTROPY);
+  }
 }
 
 /* mse and cross-entropy: weighted shares add up to the whole. rmse: to the mean of the shares. */
@@ -334,16 +323,6 @@ UNIT_TEST(test_a_large_first_layer_becomes_ready_in_parts) {
     for (int t = 0; t < n; t++)
       for (size_t k = v[t].at; k < v[t].at + v[t].n; k++) assert_true(fabs((double)(g[k] - whole[k])) < 1e-6);
     free(whole);
-    close_bench(&b);
-  }
-}
-
-/* Only GELU keeps the values before the activation. */
-UNIT_TEST(test_only_gelu_costs_memory) {
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
-    struct bench b;
-    open_bench_of(&b, "7,6,5,7", (enum compute_act)act, COMPUTE_MSE);
-    for (int i = 0; i < 4; i++) assert_true((b.m.before[i] != NULL) == (act == COMPUTE_GELU && i > 0 && i < 3));
     close_bench(&b);
   }
 }
