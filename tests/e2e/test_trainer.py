@@ -327,6 +327,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
     (["--layer", "3"], 64, "--layers"),
     (["--lr-decay", "cosine"], 64, "unknown option --lr-decay"),
     (["--update-freq", 2], 64, "unknown option --update-freq"),
+    (["--resume-from", "x"], 64, "unknown option --resume-from"),
     (["--activation", "gelu"], 64, "unknown option --activation"),
     (["--momentum", 0.9], 64, "unknown option --momentum"),
     (["--weight-decay", 0.1], 64, "unknown option --weight-decay"),

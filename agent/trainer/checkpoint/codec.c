@@ -246,8 +246,7 @@ void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {
   size_t from = out->len;
   buf_printf(out, "rdzv-trainer checkpoint %d\njob %s\ngeneration %" PRIu32 "\nincarnation %s\n", CKPT_VERSION, m->job,
              m->id.generation, m->id.incarnation);
-  buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\nsource %08" PRIx32 "\n", m->id.round,
-             m->id.step, m->origin, m->source);
+  buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\n", m->id.round, m->id.step, m->origin);
   buf_printf(out, "state.bin %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
   buf_printf(out, "marker crc32 %08" PRIx32 "\n", ckpt_crc(out->data + from, out->len - from));
 }
@@ -262,11 +261,10 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
   copy[len] = 0;
   int n = sscanf(copy,
                  "rdzv-trainer checkpoint %9d\njob %131s\ngeneration %9" SCNu32 "\nincarnation %63s\nround %9" SCNu32
-                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nsource %8" SCNx32 "\nstate.bin %19" SCNu64
-                 " bytes crc32 %8" SCNx32,
+                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
                  &version, out.job, &out.id.generation, out.id.incarnation, &out.id.round, &out.id.step, &out.origin,
-                 &out.source, &out.size, &out.crc);
-  if (n != 10) return false;
+                 &out.size, &out.crc);
+  if (n != 9) return false;
   ckpt_marker_format(&out, &again);
   bool same = again.len == len && memcmp(again.data, text, len) == 0;
   buf_finish(&again);

@@ -96,9 +96,8 @@ bool ckpt_name_parse(const char *name, struct ckpt_id *id);
 struct ckpt_marker {
   struct ckpt_id id;
   char job[CKPT_JOB_MAX]; /* its name, made a word by ckpt_word; "-": no agent, so no job */
-  /* generation of the run that began at step 0 or with --resume-from; equal for runs that resumed from each other */
+  /* generation of the run that began at step 0; equal for runs that resumed from each other */
   uint32_t origin;
-  uint32_t source; /* CRC-32 of the state.bin that --resume-from named then; 0: none */
   uint64_t size;
   uint32_t crc; /* of all of state.bin */
 };

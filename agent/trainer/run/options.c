@@ -179,9 +179,6 @@ static const struct opt table[] = {
            .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
                    "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
                    "other options, such as --lr or --batch, is refused."),
-    TEXT("resume-from", resume_from, "CHECKPOINT", NULL,
-         .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
-                 "Differences are logged. The same command later continues from its own checkpoints."),
 
     {.group = "Reports"},
     NUMBER(DURATION, "report-every", report_every_ms, "TIME", "10s", 0, 1e9,
@@ -282,8 +279,6 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
                    model_loss_words[o->loss], in, out);
   if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
-  if (o->resume_from && o->resume == RESUME_NONE)
-    return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
 
   if (o->opt.lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   return 0;

@@ -55,7 +55,6 @@ struct trainer_opts {
   struct trainer_every checkpoint_every;
   int64_t keep_checkpoints;
   enum resume_mode resume;
-  const char *resume_from;
   const char *metrics;
   int64_t metrics_every, report_every_ms;
   double throttle;

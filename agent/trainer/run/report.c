@@ -121,9 +121,7 @@ int trainer_report_start(struct trainer *t, struct err *e) {
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, t->world, (unsigned long long)each, plural(each), last);
-  if (t->resumed_named)
-    log_info("resumed from %s at step %llu", t->o.resume_from, done);
-  else if (t->resumed_from[0])
+  if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from, done);
   else if (done > 0)
     log_info("round %u: received the state of step %llu from a rank that continued in place", rdzv_round(t->rdzv),

@@ -147,10 +147,7 @@ static int open_checkpoints(struct trainer *t, struct err *e) {
   *mine = (struct ckpt_marker){.id = {.generation = me.generation, .round = me.round}, .origin = me.generation};
   memcpy(mine->id.incarnation, me.incarnation, sizeof me.incarnation);
   memcpy(mine->job, me.job, sizeof me.job);
-  if (!alone && ckpt_latest_marker(t->o.checkpoint_dir, me.incarnation, &last)) {
-    mine->origin = last.origin;
-    mine->source = last.source;
-  }
+  if (!alone && ckpt_latest_marker(t->o.checkpoint_dir, me.incarnation, &last)) mine->origin = last.origin;
   return trainer_save_open(t, e);
 }
 

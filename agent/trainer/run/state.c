@@ -104,110 +104,61 @@ static void on_refused_checkpoint(void *ctx, const char *name, const struct err 
   log_warn("checkpoint %s was skipped: %s", name, why->text);
 }
 
-/* Where a run starts; negative: an error. */
-enum { NOTHING, NEWEST, NAMED };
-
-/* A checkpoint, and the bytes that it points into. */
-struct found {
-  struct ckpt_marker marker;
-  struct ckpt_state state;
-  struct buf *bytes;
-  char name[CKPT_NAME_MAX];
-};
-
 /* The newest complete checkpoint in --checkpoint-dir, if there is one. With --resume none, only one that this job
  * wrote. */
-static int find_newest(struct trainer *t, struct found *f, struct err *e) {
+static int find_newest(struct trainer *t, struct ckpt_marker *m, struct ckpt_state *s, struct buf *bytes,
+                       struct err *e) {
   bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
   if (!t->o.checkpoint_dir || (none && alone)) return 0;
   tally_begin(&t->tally, 0);
   wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", t->o.checkpoint_dir);
-  int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, &f->marker, &f->state, f->bytes,
-                       on_refused_checkpoint, t, &t->tally, e);
-  if (rc > 0) ckpt_name_format(&f->marker.id, f->name);
+  int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, m, s, bytes, on_refused_checkpoint,
+                       t, &t->tally, e);
+  wait_log_end(t->waits);
   return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
-}
-
-static int find_named(struct trainer *t, struct found *f, struct err *e) {
-  const char *path = t->o.resume_from;
-  struct ckpt_kind want = checkpoint_kind(t);
-  struct found named = {.bytes = &(struct buf)BUF_INIT};
-  char text[320];
-  tally_begin(&t->tally, 0);
-  wait_log_begin(t->waits, &t->tally, NULL, "reading --resume-from %s", path);
-  int rc = ckpt_open(path, &named.marker, &named.state, named.bytes, &t->tally, e);
-  if (rc == 0) rc = ckpt_kind_check(&named.state.kind, &want, e);
-  if (rc) {
-    buf_finish(named.bytes);
-    err_wrap(e, "--resume-from %s", path);
-    return with_exit(t, TRAINER_DATA, rc);
-  }
-  /* If this job, or the same command before, has written checkpoints since then, the run continues from those. */
-  uint32_t source = named.marker.crc;
-  rc = find_newest(t, f, e);
-  bool same_life = rc == NEWEST && !rdzv_alone(t->rdzv) && !strcmp(f->marker.id.incarnation, t->marker.id.incarnation);
-  if (rc < 0 || same_life ||
-      (rc == NEWEST && f->marker.source == source &&
-       ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, NULL) >= 0)) {
-    buf_finish(named.bytes);
-    return rc;
-  }
-  if (ckpt_options_differ(&named.state.kind, &want, text, sizeof text))
-    log_warn("--resume-from %s was made with other options (%s)", path, text);
-  buf_finish(f->bytes);
-  *f->bytes = *named.bytes;
-  f->marker = named.marker;
-  f->state = named.state;
-  f->marker.origin = t->marker.id.generation;
-  f->marker.source = source;
-  ckpt_name_format(&f->marker.id, f->name);
-  return NAMED;
 }
 
 /* Rank 0: the checkpoint to start from, as bytes. None: start at the first step. */
 static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
-  struct found f = {.bytes = bytes};
+  struct ckpt_marker marker;
+  struct ckpt_state state;
+  const char *dir = t->o.checkpoint_dir;
   if (t->rank != 0) return 0;
-  int rc = t->o.resume_from ? find_named(t, &f, e) : find_newest(t, &f, e);
-  wait_log_end(t->waits);
-  if (rc == NEWEST) {
-    struct ckpt_kind want = checkpoint_kind(t);
-    struct err why = ERR_INIT;
-    const char *dir = t->o.checkpoint_dir;
-    int fit = ckpt_fit(&f.marker, &f.state.kind, t->marker.job, &want, &why);
-    if (fit == 1)
-      log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, f.name, why.text,
-               t->marker.job);
-    if (fit == -EINVAL)
-      err_set(e, fit, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir,
-              f.name, why.text);
-    if (fit == -EPERM)
-      err_set(e, fit,
-              "checkpoint %s/%s of another run %s; to continue from it with these options, use --resume-from %s/%s; "
-              "to start over, use --resume none or another --checkpoint-dir",
-              dir, f.name, why.text, dir, f.name);
-    if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
-  }
-  /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
-  if (t->o.checkpoint_dir && saved && rc == NOTHING) {
+  int rc = find_newest(t, &marker, &state, bytes, e);
+  if (rc < 0) return rc;
+  if (rc == 0) {
+    buf_clear(bytes);
+    /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
+    if (!dir || !saved) return 0;
     err_set(e, -ENOENT,
             "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
             "; restore the folder, or start a new job to begin at the first step",
-            t->o.checkpoint_dir, saved);
+            dir, saved);
     return with_exit(t, TRAINER_DATA, -ENOENT);
   }
-  if (t->o.checkpoint_dir && rc > NOTHING && f.state.step < saved)
+  struct ckpt_kind want = checkpoint_kind(t);
+  struct err why = ERR_INIT;
+  char name[CKPT_NAME_MAX];
+  ckpt_name_format(&marker.id, name);
+  int fit = ckpt_fit(&marker, &state.kind, t->marker.job, &want, &why);
+  if (fit == 1)
+    log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, name, why.text,
+             t->marker.job);
+  if (fit == -EINVAL)
+    err_set(e, fit, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir, name,
+            why.text);
+  if (fit == -EPERM)
+    err_set(e, fit,
+            "checkpoint %s/%s of another run %s; use those options, or start over with --resume none or another "
+            "--checkpoint-dir",
+            dir, name, why.text);
+  if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
+  if (state.step < saved)
     log_warn("resuming from step %" PRIu64 ", although this job wrote a checkpoint of step %" PRIu64
              ": checkpoint directory %s no longer has it",
-             f.state.step, saved, t->o.checkpoint_dir);
-  if (rc <= NOTHING) {
-    buf_clear(bytes);
-    return rc;
-  }
-  t->marker.origin = f.marker.origin;
-  t->marker.source = f.marker.source;
-  t->resumed_named = rc == NAMED;
-  snprintf(t->resumed_from, sizeof t->resumed_from, "%s", f.name);
+             state.step, saved, dir);
+  t->marker.origin = marker.origin;
+  snprintf(t->resumed_from, sizeof t->resumed_from, "%s", name);
   return 0;
 }
 

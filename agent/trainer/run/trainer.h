@@ -142,9 +142,8 @@ struct trainer {
   struct saving save;
   uint64_t checkpoint_us; /* the loop's time for checkpoints since the last step was read */
   char resumed_from[CKPT_NAME_MAX];
-  bool resumed_named; /* it is the one of --resume-from */
-  bool has_state;     /* resumed, or agreed with the others */
-  bool behind;        /* while they agree: this rank needs another rank's state */
+  bool has_state; /* resumed, or agreed with the others */
+  bool behind;    /* while they agree: this rank needs another rank's state */
 
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 

@@ -219,17 +219,11 @@ UNIT_TEST(test_order_is_generation_round_step) {
 }
 
 UNIT_TEST(test_markers_are_exact) {
-  struct ckpt_marker m = {.id = {4, "2026-a", 3, 77},
-                          .job = "j",
-                          .origin = 2,
-                          .source = 9,
-                          .size = 12345,
-                          .crc = 0xdeadbeef},
-                     back;
+  struct ckpt_marker m = {.id = {4, "2026-a", 3, 77}, .job = "j", .origin = 2, .size = 12345, .crc = 0xdeadbeef}, back;
   SCOPED(buf_finish) struct buf b = BUF_INIT;
   ckpt_marker_format(&m, &b);
   assert_true(ckpt_marker_parse(b.data, b.len, &back));
-  assert_true(back.origin == 2 && back.source == 9 && !strcmp(back.job, "j"));
+  assert_true(back.origin == 2 && !strcmp(back.job, "j"));
   assert_true(back.size == m.size && back.crc == m.crc && ckpt_id_compare(&back.id, &m.id) == 0);
   for (size_t n = 0; n < b.len; n++) {
     assert_false(ckpt_marker_parse(b.data, n, &back));
@@ -334,21 +328,6 @@ FOLDER_TEST(test_what_is_not_a_file_is_passed_over) {
     }
   }
   assert_int_equal(find().s.step, 40);
-}
-
-FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
-  struct ckpt_marker m;
-  struct ckpt_state s;
-  SCOPED(buf_finish) struct buf b = BUF_INIT;
-  struct err e = ERR_INIT;
-  write_one(1, 1, 20);
-  write_one(1, 1, 40);
-  SCOPED(unit_free) char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", unit_folder);
-  assert_int_equal(ckpt_open(path, &m, &s, &b, NULL, &e), 0);
-  assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
-  assert_int_equal(ckpt_open(unit_folder, &m, &s, &b, NULL, &e), -EINVAL);
-  assert_non_null(strstr(e.text, "that of a checkpoint"));
-  assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
 }
 
 FOLDER_TEST(test_old_ones_go_and_rubbish_with_them) {
