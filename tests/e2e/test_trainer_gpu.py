@@ -72,10 +72,9 @@ def test_the_curve_is_the_cpus(rdzv, world):
     near(run(rdzv, world, "--steps", 20)[0], run(rdzv, 1, "--steps", 20, device="cpu")[0], 1e-4)
 
 
-@pytest.mark.parametrize("precision, rel", [("tf32", 2e-3), ("bf16", 1e-2)])
-def test_precisions(rdzv, precision, rel):
-    options = ["--steps", 15, "--precision", precision]
-    near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], rel)
+def test_bf16(rdzv):
+    options = ["--steps", 15, "--precision", "bf16"]
+    near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], 1e-2)
 
 
 @pytest.mark.parametrize("options", [

@@ -94,7 +94,7 @@ def run_seam(work, kinds):
 
 def seam(work):
     """Every operation and whole steps against a reference in double."""
-    kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp32", "--deterministic"]]
+    kinds = [["fp32"], ["bf16", "--deterministic"], ["bf16"], ["fp32", "--deterministic"]]
     return run_seam(work, {" ".join(words).replace("--", ""): (words[0], words[1:], {}) for words in kinds[: 2 if work.rehearse else None]})
 
 

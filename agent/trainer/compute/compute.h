@@ -23,7 +23,6 @@
  * Precision is the same on every device, up to the order of sums:
  *
  *   fp32   everything is float.
- *   tf32   operands of matrix products are rounded to 10 bits of mantissa, sums are float. A CPU computes as for fp32.
  *   bf16   weights are floats with a bf16 copy that matrix products read. Activations and their gradients are bf16.
  *          Sums of products, the loss, gradients of weights, their sum over ranks, and the optimizer are float.
  *
@@ -40,7 +39,7 @@
 extern "C" {
 #endif
 
-enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16 };
+enum compute_precision { COMPUTE_FP32, COMPUTE_BF16 };
 
 enum compute_use {
   COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision where it needs one */

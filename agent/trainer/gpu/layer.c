@@ -44,7 +44,7 @@
  * library.
  *
  * The layers describe everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
- * fp32, and TF32 is used only on request. */
+ * fp32, never TF32. */
 
 /* One product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0). A and B are in the precision, D in
  * `d`. */
@@ -92,13 +92,12 @@ static bool has_bias(cublasLtEpilogue_t x) {
 #define SET(name, value)                                                                                               \
   (rc = rc ? rc : cublasLtMatmulDescSetAttribute(o->op, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value)))
 
-static cublasStatus_t describe(const struct cuda *u, const struct product *p, struct descs *o) {
+static cublasStatus_t describe(const struct product *p, struct descs *o) {
   const struct kernel_gemm *g = &p->g;
   cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
-  cublasComputeType_t compute = u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   int32_t ta = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   uint32_t epilogue = p->epilogue;
-  cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, compute, CUDA_R_32F);
+  cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   SET(TRANSA, ta);
   SET(TRANSB, tb);
   SET(EPILOGUE, epilogue);
@@ -179,7 +178,7 @@ static int matmul(struct compute *c, struct plans *plans, struct product *p, con
   struct plan *plan = find_plan(plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};
-  cublasStatus_t rc = describe(u, p, &o);
+  cublasStatus_t rc = describe(p, &o);
   if (rc == 0 && !plan->known) rc = find_algorithm(u, &o, plan);
   if (rc == 0 && plan->found) {
     float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;

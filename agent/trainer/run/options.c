@@ -14,8 +14,7 @@
 #define FEW       1e-30 /* "more than 0" */
 #define BELOW_ONE 0.9999999
 
-const char *const trainer_precision_words[] = {
-    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
+const char *const trainer_precision_words[] = {[COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16"};
 
 static int parse_word(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
   char all[128] = "";
@@ -156,8 +155,8 @@ static const struct opt table[] = {
     PARSED("device", device, parse_device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
            .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
                    "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."),
-    PARSED("precision", precision, parse_precision, "fp32|tf32|bf16", "fp32",
-           .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
+    PARSED("precision", precision, parse_precision, "fp32|bf16", "fp32",
+           .help = "Precision of matrix products. bf16 "
                    "keeps weights, sums, gradients of weights and the optimizer in fp32."),
     FLAG("deterministic", deterministic,
          .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "

@@ -67,6 +67,6 @@ extern const struct opts_spec trainer_opts_spec;
 
 /* -EINVAL and a message, also for options that contradict each other. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
-extern const char *const trainer_precision_words[3];
+extern const char *const trainer_precision_words[2];
 
 #endif

@@ -4,7 +4,7 @@
  * captured step, with changing inputs, equal three steps queued one by one.
  *
  * Allowed difference of the losses, relative to the first: 1e-4 in fp32. In lower precisions a sum that falls on the
- * other side of a rounding step moves an activation by a whole step, so 2^-8 (bf16), 2^-10 (tf32). */
+ * other side of a rounding step moves an activation by a whole step, so 2^-8. */
 
 #include "agent/trainer/model/model.h"
 #include "tests/unit/agent/trainer/compute/seam.h"
@@ -211,7 +211,7 @@ static void ref_update(struct ref *f, const struct run *r) {
 }
 
 static double loss_tolerance(void) {
-  return seam.p == COMPUTE_FP32 ? 1e-4 : seam.p == COMPUTE_BF16 ? 0x1p-8 : 0x1p-10;
+  return seam.p == COMPUTE_FP32 ? 1e-4 : 0x1p-8;
 }
 
 UNIT_TEST(test_training_follows_the_reference) {

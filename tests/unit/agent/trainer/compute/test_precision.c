@@ -75,7 +75,7 @@ struct bench {
 };
 
 static void open_bench(struct bench *b, enum compute_precision p) {
-  static const round_fn fns[] = {same, same, round_bf16};
+  static const round_fn fns[] = {same, round_bf16};
   struct model_shape shape;
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, p), .rounded = fns[p]};
