@@ -23,9 +23,7 @@
  * capture. After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or
  * queried. Code that runs for the first time is loaded, which a capture does not always allow: run a step once before
  * you capture one.
- *
- * RDZV_CUDA_MATMUL=plain makes products without epilogues, and =own without cuBLASLt. Tests compare the ways with it,
- * and it avoids a faulty library. */
+ */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -295,9 +293,7 @@ int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *
   u->deterministic = cfg->deterministic;
   u->low = cfg->precision == COMPUTE_BF16 ? KERNEL_BF16 : KERNEL_F32;
   u->last = "nothing";
-  const char *matmul = getenv("RDZV_CUDA_MATMUL");
-  int rc = matmul && *matmul ? product_mode_parse(matmul, &u->matmul, e) : 0;
-  if (rc == 0) rc = choose_device(u, cfg, e);
+  int rc = choose_device(u, cfg, e);
   if (rc == 0) rc = open_device(u, e);
   if (rc) {
     cuda_destroy(&u->base);

@@ -40,8 +40,7 @@ struct cuda {
   struct compute base;
   int device, sm; /* sm: 90 */
   bool deterministic, capturing;
-  bool stuck; /* cuda_idle has timed out */
-  enum product_mode matmul;
+  bool stuck;           /* cuda_idle has timed out */
   enum kernel_type low; /* type of the activations */
   cudaStream_t stream;
   cudaStream_t sends; /* copies to the device beside the main stream */

@@ -223,7 +223,7 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
   l->serial = ++u->serials;
   l->next = u->layers;
   u->layers = l;
-  if (d->relu && u->matmul == PRODUCT_FUSED) rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
+  if (d->relu) rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
   if (rc == 0 && d->first && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, d->max_rows * d->in * kernel_type_size(u->low), &l->x_low, e);
   if (rc) {
@@ -287,7 +287,7 @@ static int enqueue_plain(struct compute *c, struct compute_layer *l, struct prod
                          struct err *e) {
   struct cuda *u = cuda_of(c);
   p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int rc = u->matmul == PRODUCT_OWN ? 0 : matmul(c, &l->plans, p, what, e);
+  int rc = matmul(c, &l->plans, p, what, e);
   if (rc) return rc < 0 ? rc : 0;
   return cuda_launched(c, kernel_gemm(u->stream, &p->g, p->a, p->b, p->d), what, e);
 }
@@ -295,7 +295,6 @@ static int enqueue_plain(struct compute *c, struct compute_layer *l, struct prod
 /* 1: queued with this epilogue. 0: there is none. */
 static int enqueue_fused(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
                          const char *what, struct err *e) {
-  if (cuda_of(c)->matmul != PRODUCT_FUSED) return 0;
   p->epilogue = epilogue;
   return matmul(c, &l->plans, p, what, e);
 }
@@ -308,7 +307,7 @@ static int enqueue_forward(struct compute *c, struct compute_layer *l, struct pr
   bool relu = l->d.relu;
   int rc = 0;
   y.buf->made_by.serial = 0;
-  if (relu && l->mask && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
+  if (relu && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
     y.buf->made_by.layer = l;
     y.buf->made_by.serial = l->serial;
     y.buf->made_by.at = y.at;

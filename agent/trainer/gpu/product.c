@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "agent/trainer/gpu/product.h"
 
-#include <errno.h>
-#include <string.h>
-
 uint32_t product_alignment(uintptr_t at) {
   uint32_t n = 256;
   while (at % n) n /= 2;
@@ -16,16 +13,6 @@ int64_t product_mask_ld(size_t width) {
 
 size_t product_mask_bytes(size_t width, size_t rows) {
   return (size_t)product_mask_ld(width) / 8 * rows;
-}
-
-int product_mode_parse(const char *text, enum product_mode *out, struct err *e) {
-  static const char *const names[] = {[PRODUCT_FUSED] = "fused", [PRODUCT_PLAIN] = "plain", [PRODUCT_OWN] = "own"};
-  for (unsigned i = 0; i < 3; i++) {
-    if (strcmp(text, names[i]) != 0) continue;
-    *out = (enum product_mode)i;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "RDZV_CUDA_MATMUL is '%.40s', but must be fused, plain or own", text);
 }
 
 bool product_key_equal(const struct product_key *a, const struct product_key *b) {

@@ -7,14 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/err.h"
-
-/* How a layer computes its products. */
-enum product_mode {
-  PRODUCT_FUSED, /* cuBLASLt with epilogues if it has an algorithm, else as PRODUCT_PLAIN */
-  PRODUCT_PLAIN, /* cuBLASLt without epilogues, kernels for the rest; without an algorithm as PRODUCT_OWN */
-  PRODUCT_OWN,   /* only kernels: slow, for comparison */
-};
 
 /* The largest power of two, up to 256, that divides an address; cuBLASLt needs to know it. */
 uint32_t product_alignment(uintptr_t at);
@@ -27,9 +19,6 @@ enum { PRODUCT_BIAS_ALIGN = 16 };
  * mask of `rows`, in bytes. */
 int64_t product_mask_ld(size_t width);
 size_t product_mask_bytes(size_t width, size_t rows);
-
-/* "fused", "plain", "own"; -EINVAL and a message. */
-int product_mode_parse(const char *text, enum product_mode *out, struct err *e);
 
 /* The key of an algorithm. The alignment of addresses decides which kernels can be used, not the addresses. */
 enum product_kind { PRODUCT_FORWARD, PRODUCT_INPUT_GRAD, PRODUCT_WEIGHT_GRAD };

@@ -24,17 +24,6 @@ UNIT_TEST(test_masks) {
   }
 }
 
-UNIT_TEST(test_ways) {
-  enum product_mode m;
-  struct err e = ERR_INIT;
-  assert_int_equal(product_mode_parse("fused", &m, &e), 0);
-  assert_int_equal(m, PRODUCT_FUSED);
-  assert_int_equal(product_mode_parse("own", &m, &e), 0);
-  assert_int_equal(m, PRODUCT_OWN);
-  assert_int_equal(product_mode_parse("ownx", &m, &e), -EINVAL);
-  assert_non_null(strstr(e.text, "ownx"));
-}
-
 /* An algorithm may be reused only if everything equals what it was looked up for. */
 UNIT_TEST(test_keys) {
   struct product_key a = {PRODUCT_FORWARD, 4, 64, 16, 16, 16, 16};
