@@ -127,12 +127,6 @@ static void update(enum kernel_type t) {
   if (control->v.updates != 2) exit(3);
 }
 
-static void squares(void) {
-  struct kernel_squares *to = device(sizeof *to);
-  GOOD(kernel_squares(NULL, floats(N, 0.5f), N, device(sizeof(unsigned)), to, scratch));
-  if (to->sum != N / 4.0) exit(3);
-}
-
 static void small(void) {
   float *a = floats(100, 1), *b = floats(100, 2);
   uint64_t *counts = device(2 * sizeof *counts), *stamp = device(sizeof *stamp);
@@ -163,7 +157,6 @@ int main(int argc, char **argv) {
     losses((enum kernel_type)t);
     update((enum kernel_type)t);
   }
-  squares();
   rows();
   race_print();
   return 0;

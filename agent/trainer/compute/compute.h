@@ -121,8 +121,6 @@ struct compute_rows_desc {
 enum {
   COMPUTE_ROWS_SHARE = 4, /* a data set may use 1/4 of the device's free memory */
   COMPUTE_ROW_NUMBER = 2, /* stage elements of one row number: a uint64_t */
-  COMPUTE_SQUARES = 4,    /* floats that compute_squares writes */
-  COMPUTE_SQUARES_BLOCKED = 2,
 };
 
 /* The counters of an optimizer. Checkpoints store them. */
@@ -160,7 +158,6 @@ struct compute_ops {
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
   /* Optional: NULL if the device has no such operation. */
-  int (*squares)(struct compute *c, struct span grads, struct span out, struct err *e);
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
@@ -288,12 +285,6 @@ static inline int compute_opt_step(struct compute *c, struct compute_opt *o, con
                                    struct err *e) {
   return c->ops->opt_step(c, o, u, e);
 }
-/* The sum of the squares of gradients, a double, to the first two floats of `out`, on the device at a multiple of two
- * elements. Float COMPUTE_SQUARES_BLOCKED behind it is infinite if updates are blocked, else 0. */
-static inline int compute_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  return c->ops->squares(c, grads, out, e);
-}
-
 /* Queues a copy of the counters to a stage, as they are behind the queued operations. */
 static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   return c->ops->opt_read(c, o, stage, e);

@@ -374,15 +374,6 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct c
   return 0;
 }
 
-/* Updates of a CPU are never queued, so none is blocked. */
-static int cpu_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  double sum = loops_sum_squares(floats_at(grads), grads.n);
-  float *to = floats_at(out);
-  memcpy(to, &sum, sizeof sum);
-  to[COMPUTE_SQUARES_BLOCKED] = to[COMPUTE_SQUARES_BLOCKED + 1] = 0.0f;
-  return 0;
-}
-
 static int cpu_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   memcpy(floats_at(stage), &o->v, sizeof o->v);
   return 0;
@@ -415,7 +406,6 @@ static const struct compute_ops cpu_ops = {
     .opt_step = cpu_opt_step,
     .opt_read = cpu_opt_read,
     .opt_set = cpu_opt_set,
-    .squares = cpu_squares,
 };
 
 struct compute *compute_cpu_create(int threads, enum compute_precision precision) {

@@ -274,7 +274,6 @@ static const struct compute_ops cuda_ops = {
     .opt_destroy = cuda_opt_destroy,
     .opt_state = cuda_opt_state,
     .opt_step = cuda_opt_step,
-    .squares = cuda_squares,
     .opt_read = cuda_opt_read,
     .opt_set = cuda_opt_set,
     .rows_create = cuda_rows_create,

@@ -113,7 +113,6 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *update, struct err *e);
-int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e);
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
 

@@ -107,13 +107,6 @@ struct kernel_decide {
 };
 /* The first kernel of an update: the norm of the gradients, and the decision. */
 int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct kernel_scratch *scratch);
-/* compute_squares. blocked: in mapped host memory. */
-struct kernel_squares {
-  double sum;
-  float blocked, unused;
-};
-int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
-                   struct kernel_scratch *scratch);
 /* The last kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);

@@ -45,21 +45,6 @@ int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct ker
   return LAUNCH(decide_kernel, blocks_for(quads ? quads : k->d.n), KERNEL_THREADS, stream, *k, quads, scratch);
 }
 
-__global__ void squares_kernel(const float *grad, size_t quads, size_t n, const unsigned *blocked,
-                               struct kernel_squares *to, struct kernel_scratch *scratch) {
-  if (!is_last_block(scratch, block_sum(squares_of_thread(grad, quads, n)))) return;
-  double sum = total(scratch);
-  if (threadIdx.x > 0) return;
-  *to = {sum, *(const volatile unsigned *)blocked ? INFINITY : 0.0f, 0.0f};
-}
-
-int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
-                   struct kernel_scratch *scratch) {
-  size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
-  return LAUNCH(squares_kernel, blocks_for(quads ? quads : n), KERNEL_THREADS, stream, grad, quads, n, blocked, to,
-                scratch);
-}
-
 /* One weight: changes its state, and returns the new weight. */
 __device__ static inline float updated_weight(const struct compute_factors *f, float p, float g, float *m, float *v) {
   *m = f->b1 * *m + f->c1 * g;

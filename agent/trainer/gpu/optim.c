@@ -92,16 +92,6 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }
 
-_Static_assert(sizeof(struct kernel_squares) == COMPUTE_SQUARES * sizeof(float), "it has COMPUTE_SQUARES floats");
-
-int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (grads.buf->type != KERNEL_F32 || !is_scalar_of_device(out) || out.at % 2)
-    return err_set(e, -EINVAL, "a sum of squares with buffers of the wrong use");
-  return cuda_launched(c, kernel_squares(u->stream, cuda_at(grads), grads.n, u->blocked_dev, cuda_at(out), u->scratch),
-                       "the norm of gradients", e);
-}
-
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   int rc = check_counters(stage, e);
   if (rc) return rc;

@@ -59,9 +59,6 @@ static int make_model(struct trainer *t, struct err *e) {
   struct compute_opt_desc opt = t->o.opt;
   opt.n = t->model.n_flat;
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0 && t->c->ops->squares) /* also for a single rank, which may get company */
-    rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
-  if (rc == 0 && t->look.squares) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
   if (rc == 0 && d->form != DATASET_OWN && !t->rows) { /* it stays on the device when the model is rebuilt */
     struct compute_rows_desc rows_desc = {.n = d->n, .dim = d->dim, .scale = d->scale};
     struct err why = ERR_INIT;
@@ -81,9 +78,6 @@ static int make_model(struct trainer *t, struct err *e) {
 static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
-  compute_free(t->c, t->look.squares);
-  compute_free(t->c, t->look.stage);
-  t->look = (struct look){0};
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
   t->opt = NULL;
@@ -192,7 +186,6 @@ int trainer_setup(struct trainer *t, struct err *e) {
 }
 
 int trainer_enter_round(struct trainer *t, struct err *e) {
-  t->look.due = false; /* a new rank knows of no bad step */
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_save_close(t);

@@ -46,7 +46,6 @@ struct slot {
   struct run_position after;
   uint64_t due[2];  /* steps of the last two checkpoints begun when this step was queued; 0: none */
   uint64_t samples; /* of the step, over all ranks */
-  bool looked;      /* its gradients were looked at before they were summed */
   /* When its input was begun; the time for the input, for queueing the rest, and of that for waiting for sums. */
   uint64_t begun_us, input_us, calls_us, exposed_us;
   struct slot_graph graphs[SLOT_SHAPES_MAX];

@@ -27,11 +27,8 @@
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not finite, their sum does not name a rank. Looking at each rank's own gradients
- * takes one more pass over them, before they are summed, so only the next steps do: as long as the last step that was
- * read is bad and named no rank, all ranks queue steps that are looked at. They queue them without a capture, and begin
- * no sum before the backward pass is over. A rank whose own gradients are not finite puts its number where that of a bad
- * loss would be. */
+ * not finite. If only gradients are not
+ * finite, their sum does not name a rank. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -110,27 +107,6 @@ static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-/* Between the backward pass and the first sum of a step that is looked at. Waits for the device. Nothing counts of a
- * rank whose updates are blocked. */
-static int look_for_nonfinite(struct trainer *t, struct err *e) {
-  struct compute_mark mark;
-  struct span sum = span_of(t->look.squares, 0, COMPUTE_SQUARES), stage = span_of(t->look.stage, 0, COMPUTE_SQUARES);
-  int rc = compute_squares(t->c, model_grads_span(&t->model), sum, e);
-  if (rc == 0) rc = compute_copy(t->c, stage, sum, e);
-  if (rc == 0) rc = compute_record(t->c, &mark, e);
-  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
-  rc = trainer_wait(t, mark, t->queued.step + 1, e);
-  if (rc) return rc;
-  double squares;
-  float *mine = compute_host(t->c, stage);
-  memcpy(&squares, mine, sizeof squares);
-  if (isfinite(squares) || isinf(mine[COMPUTE_SQUARES_BLOCKED])) return 0;
-  mine[0] = 1;
-  mine[1] = (float)(t->rank + 1);
-  rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_BAD, 2), span_of(t->look.stage, 0, 2), e);
-  return with_exit(t, TRAINER_SYSTEM, rc);
-}
-
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
   size_t rows = (size_t)g->count, dim = t->data.dim;
   struct span classes = span_of(t->model.target, 0, rows), stage = in_stage(t, s, 0, rows);
@@ -151,9 +127,7 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
   if (rc == 0) rc = model_forward(&t->model, rows, e);
   if (rc == 0) rc = model_loss(&t->model, &loss, t->o.loss == COMPUTE_CROSS_ENTROPY ? classes : input, rows, e);
   size_t part = t->world > 1 ? bucket_size(t) : 0;
-  if (rc == 0) rc = model_backward(&t->model, rows, part, s->looked ? NULL : reduce_bucket, t, e);
-  if (rc == 0 && s->looked) rc = look_for_nonfinite(t, e);
-  if (rc == 0 && s->looked) rc = reduce_bucket(t, 0, e);
+  if (rc == 0) rc = model_backward(&t->model, rows, part, reduce_bucket, t, e);
 
   /* On a CPU this wait is the part that the backward pass did not hide. */
   uint64_t from = trainer_now_us();
@@ -189,8 +163,7 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   int rc = s->sent ? compute_send(t->c, span_of(s->sent, 0, stage.n), stage, e) : 0;
   if (rc) return rc;
   uint64_t from = trainer_now_us();
-  s->looked = t->look.due;
-  rc = s->looked ? 1 : trainer_launch_captured(t, s, &g, e);
+  rc = trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
@@ -247,21 +220,6 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
   t->device_ns = at[STAMP_END];
 }
 
-static void describe_bad(const float *x, char out[SUBJECT_MAX]) {
-  double bad = (double)x[MODEL_BAD];
-  bool behind_loss = isfinite(x[MODEL_LOSS]); /* then a rank has put its number there because of its gradients */
-  if (bad == 1 && behind_loss)
-    snprintf(out, SUBJECT_MAX, "the gradients of rank %.0f are", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1 && behind_loss)
-    snprintf(out, SUBJECT_MAX, "the gradients of %.0f ranks are", bad);
-  else if (bad == 1)
-    snprintf(out, SUBJECT_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1)
-    snprintf(out, SUBJECT_MAX, "the losses of %.0f ranks are", bad);
-  else
-    snprintf(out, SUBJECT_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
-}
-
 static int check_finite(struct trainer *t, const float *extras, struct err *e) {
   char subject[SUBJECT_MAX], before[64] = "";
   const struct compute_opt_counters *v = &t->counters;
@@ -270,7 +228,12 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
     t->bad_in_row = 0;
     return 0;
   }
-  describe_bad(extras, subject);
+  if (extras[MODEL_BAD] == 1)
+    snprintf(subject, sizeof subject, "the loss of rank %.0f is", (double)extras[MODEL_BAD_RANK] - 1);
+  else if (extras[MODEL_BAD] > 1)
+    snprintf(subject, sizeof subject, "the losses of %.0f ranks are", (double)extras[MODEL_BAD]);
+  else
+    snprintf(subject, sizeof subject, "the %s", isfinite(t->loss) ? "gradients are" : "loss is");
   if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
     uint64_t now = trainer_now_us();
     if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return 0;
@@ -315,10 +278,7 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (writer & WRITER_LAST) trainer_save_report(t, s->due[0]);
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
-  rc = check_finite(t, x, e);
-  bool named = x[MODEL_BAD] != 0; /* the results have the number of a rank */
-  t->look.due = t->look.squares && t->world > 1 && t->bad_in_row > 0 && (!named || s->looked);
-  return rc;
+  return check_finite(t, x, e);
 }
 
 static int read_and_report(struct trainer *t, struct err *e) {

@@ -84,12 +84,6 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
-/* The search for a rank with gradients that are not finite (step.c). */
-struct look {
-  struct compute_buf *squares, *stage; /* NULL: the device cannot */
-  bool due;                            /* the next step that is queued is looked at */
-};
-
 /* Whether the calls of a step become a graph (capture.c). */
 enum trainer_captures { CAPTURE_NEVER, CAPTURE_UNTRIED, CAPTURE_AGREED };
 
@@ -125,8 +119,6 @@ struct trainer {
   struct coll_ticket tickets[MODEL_READY_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
-
-  struct look look;
 
   /* Results of the last step that was read. */
   struct compute_opt_counters counters;

@@ -265,33 +265,3 @@ UNIT_TEST(test_an_infinite_bad_blocks_an_update) {
     bench_close(&b);
   }
 }
-
-/* A rank looks at its own gradients before they are summed. */
-UNIT_TEST(test_squares_are_summed) {
-  struct err e = ERR_INIT;
-  struct compute_buf *out, *stage;
-  struct field grad;
-  if (!seam.c->ops->squares) skip();
-  good(compute_alloc(seam.c, COMPUTE_STATE, COMPUTE_SQUARES, &out, &e), &e);
-  good(compute_alloc(seam.c, COMPUTE_STAGE, COMPUTE_SQUARES, &stage, &e), &e);
-  for (size_t n = 1; n < 5000; n = 3 * n + 1) {
-    field_make(&grad, COMPUTE_GRAD, n, n % 2 + 1);
-    for (int turn = 0; turn < 2; turn++) {
-      double want = 0, sum;
-      field_random(&grad, 1);
-      if (turn == 1) grad.v[n / 2] = INFINITY;
-      field_put(&grad);
-      for (size_t i = 0; i < n; i++) want += (double)grad.v[i] * (double)grad.v[i];
-      struct span to = {out, 0, COMPUTE_SQUARES}, host = {stage, 0, COMPUTE_SQUARES};
-      good(compute_squares(seam.c, grad.s, to, &e), &e);
-      good(compute_copy(seam.c, host, to, &e), &e);
-      device_idle();
-      memcpy(&sum, compute_host(seam.c, host), sizeof sum);
-      assert_true(turn == 1 ? isinf(sum) : fabs(sum - want) <= 1e-9 * want);
-      assert_true(compute_host(seam.c, host)[COMPUTE_SQUARES_BLOCKED] == 0.0f);
-    }
-    field_drop(&grad);
-  }
-  compute_free(seam.c, out);
-  compute_free(seam.c, stage);
-}
