@@ -146,7 +146,7 @@ def one_fails(rdzv, call, *options):
     ("cudaStreamBeginCapture:1", "rank 1 cannot: .*a capture"),
     ("cublasLtMatmul:7", "rank 1 cannot: .*cuBLASLt"),  # the second product of the second step
     ("cudaGraphInstantiate:1", "rank 1 cannot: .*building a graph from a capture"),
-    ("cudaStreamCreateWithPriority:4", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
+    ("cudaStreamCreateWithPriority:3", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
     ("ncclAllReduce:3", "rank 1 cannot: .*NCCL failed"),  # in the rehearsal
     ("ncclGetUniqueId:1", None),  # only rank 0 makes one
 ])
@@ -190,7 +190,6 @@ def test_a_data_set_that_is_too_large_is_sent(rdzv):
     images.write_bytes(bytes([0, 0, 8, 2, 0, 0, 4096 >> 8, 0, 0, 0, 3, 0]) + bytes(k * 37 % 256 for k in range(4096 * 768)))
     options = ["--layers", "768,8,768", "--data", images, "--steps", 6]
     kept, sent = run(rdzv, 2, *options), start(rdzv, 2, *options, env={"FAKEGPU_MEMORY_MB": "40"})
-    # Beside the steps before, to each slot's own memory: in any order that may come about.
     assert {run(rdzv, 2, *options, seed=seed, env={"FAKEGPU_MEMORY_MB": "40"})[1] for seed in (2, 3)} == {kept[1]}
     assert sent.exit(60) == 0 and "batches are sent to the device: the data set's 3 MB are more than 1/4 of the " in sent.text, sent
     clean(sent)

@@ -294,7 +294,6 @@ static const struct compute_ops late_ops = {
     .opt_step = late_opt_step,
     .opt_read = late_opt_read,
     .opt_set = late_opt_set,
-    .send = late_copy,
     .block_updates = late_block_updates,
 };
 

@@ -159,7 +159,6 @@ struct compute_ops {
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
   /* Optional: NULL if the device has no such operation. */
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-  int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
   int (*rows_gather)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e);
@@ -310,14 +309,6 @@ static inline int compute_rows_gather(struct compute *c, struct compute_rows *r,
 /* A small copy between a stage and floats that are no COMPUTE_PARAM (dst.n 0: none), and behind it the device's clock to
  * `stamp`, COMPUTE_STAMP elements of a stage, as one operation. A device without a clock leaves the stamp unchanged. */
 int compute_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-/* Copies a stage to a COMPUTE_INPUT while queued operations run; operations queued later see it. No queued operation
- * may use either side. Not within a capture. On a device without such a copy it is a compute_copy. */
-static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {
-  return c->ops->send ? c->ops->send(c, dst, src, e) : c->ops->copy(c, dst, src, e);
-}
-static inline bool compute_can_send(const struct compute *c) {
-  return c->ops->send;
-}
 
 /* While on, queued updates that have not started change nothing, not even counters: the gradients they would use may be
  * incomplete. The gradients of later queued steps then come from old weights. So their losses say so to the other ranks

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's implementation of compute.h: the device, its streams, marks and captures, and its errors.
+/* CUDA's implementation of compute.h: the device, its stream, marks and captures, and its errors.
  *
  * Opening checks in the order in which things can be missing, so that the message names the first: a driver, a driver
  * that is new enough, a device, code in the module for that device, the precision. It allocates no device memory
@@ -207,8 +207,6 @@ static void cuda_graph_destroy(struct compute *c, struct compute_graph *g) {
 static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
   int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc == 0) rc = cuda_check(c, cudaStreamCreateWithFlags(&u->sends, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc == 0) rc = cuda_check(c, cudaEventCreateWithFlags(&u->sent, cudaEventDisableTiming), "creating an event", e);
   if (rc) return rc;
 
   cublasStatus_t lt = cublasLtCreate(&u->lt);
@@ -245,8 +243,6 @@ static void cuda_destroy(struct compute *c) {
     (void)cudaFree(u->scratch);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);
-    if (u->sent) (void)cudaEventDestroy(u->sent);
-    if (u->sends) (void)cudaStreamDestroy(u->sends);
     (void)cudaStreamDestroy(u->stream);
   }
   free(u);
@@ -260,7 +256,6 @@ static const struct compute_ops cuda_ops = {
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
     .copy_and_stamp = cuda_mem_copy_and_stamp,
-    .send = cuda_mem_send,
     .fill = cuda_mem_fill,
     .record = cuda_record,
     .done = cuda_done,

@@ -4,14 +4,13 @@
 
 /* Shared by the files of CUDA's compute and, in part, by the files of NCCL:
  *
- *   cuda_compute.c   the device, its streams, marks and captures, and its errors
+ *   cuda_compute.c   the device, its stream, marks and captures, and its errors
  *   memory.c         buffers, copies, a data set on the device
  *   layer.c          layers: forward, backward; the products of cuBLASLt, with their algorithms
  *   optim.c          losses and the optimizer, which are kernels only
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
- * suffice. Batches that are sent have a stream of their own, for which the main stream waits. NCCL has its own stream
- * too: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
+ * suffice. NCCL has its own stream: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
  * together. */
 
 #include <cublasLt.h>
@@ -43,8 +42,6 @@ struct cuda {
   bool stuck;           /* cuda_idle has timed out */
   enum kernel_type low; /* type of the activations */
   cudaStream_t stream;
-  cudaStream_t sends; /* copies to the device beside the main stream */
-  cudaEvent_t sent;
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
@@ -89,7 +86,6 @@ void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Zeroed device memory. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);

@@ -10,9 +10,6 @@
  * Stages are mapped, at one address for both sides (CUDA has that on every 64-bit system), so kernels read and write
  * them directly: the few floats of a step and the numbers of its rows need no copies of their own.
  *
- * A batch that is sent has a stream of its own. Its copy starts at once, while earlier steps run, and its step waits
- * for it. Sending is outside captured steps, each of which has the buffer of its own slot.
- *
  * Memory is allocated only at set-up. Freeing it waits for the queue first. If the queue does not finish, or a
  * communicator could not be ended (held), the memory is left to the exit of the process, because cudaFree would wait
  * forever.
@@ -189,23 +186,6 @@ int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src,
     return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
   t.stamp = cuda_at(stamp);
   return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "a small copy", e);
-}
-
-int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  int rc = cuda_not_captured(c, "sending a batch", e);
-  if (rc == 0) rc = check_span(dst, e);
-  if (rc == 0) rc = check_span(src, e);
-  if (rc) return rc;
-  if (dst.n != src.n || dst.buf->use != COMPUTE_INPUT || src.buf->use != COMPUTE_STAGE)
-    return err_set(e, -EINVAL, "%zu values sent to %zu, or to a buffer of the wrong use", src.n, dst.n);
-  if (dst.n == 0) return 0;
-  u->last = "a batch that is sent";
-  rc = cuda_check(c,
-                  cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
-                  "a batch that is sent", e);
-  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->sent, u->sends), "a batch that is sent", e);
-  return rc ? rc : cuda_check(c, cudaStreamWaitEvent(u->stream, u->sent, 0), "a batch that is sent", e);
 }
 
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e) {

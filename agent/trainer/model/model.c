@@ -138,7 +138,6 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
     rc = compute_alloc(c, i ? COMPUTE_ACT : COMPUTE_INPUT, n, &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(c, COMPUTE_ACT, n, &m->delta[i], e);
   }
-  m->input = span_of(m->act[0], 0, m->max_rows * shape->width[0]);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
     uint32_t in = shape->width[i], out = shape->width[i + 1];
     struct compute_layer_desc d = {
@@ -179,14 +178,11 @@ static struct span rows_of(const struct model *m, struct compute_buf *const *buf
   return span_of(bufs[i], 0, rows * m->shape.width[i]);
 }
 
-static struct span act_of(const struct model *m, uint32_t i, size_t rows) {
-  return i ? rows_of(m, m->act, i, rows) : span_of(m->input.buf, m->input.at, rows * m->shape.width[0]);
-}
-
 int model_forward(struct model *m, size_t rows, struct err *e) {
   int rc = 0;
   for (uint32_t i = 0; i + 1 < m->shape.n && rc == 0; i++)
-    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows), rows, e);
+    rc = compute_forward(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows), rows_of(m, m->act, i + 1, rows),
+                         rows, e);
   return rc;
 }
 
@@ -218,8 +214,8 @@ static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, 
   int rc = 0;
   for (size_t end = out, from; end > 0 && rc == 0; end = from) {
     from = (end - 1) / step * step;
-    rc = compute_backward_weight(m->c, m->layers[i], m->grads, act_of(m, i, rows), rows_of(m, m->delta, i + 1, rows),
-                                 (struct compute_part){from, end - from}, rows, e);
+    rc = compute_backward_weight(m->c, m->layers[i], m->grads, rows_of(m, m->act, i, rows),
+                                 rows_of(m, m->delta, i + 1, rows), (struct compute_part){from, end - from}, rows, e);
     if (rc == 0 && ready) rc = ready(ctx, at + from * in, e);
   }
   return rc;
@@ -232,8 +228,8 @@ int model_backward(struct model *m, size_t rows, size_t part, model_ready_fn rea
   for (uint32_t i = m->shape.n - 1; i-- > 0 && rc == 0;) {
     rc = backward_weight(m, i, tensors[2 * i].at, rows, part, ready, ctx, e);
     if (rc == 0 && i > 0)
-      rc = compute_backward_input(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->delta, i + 1, rows),
-                                  rows_of(m, m->delta, i, rows), rows, e);
+      rc = compute_backward_input(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows),
+                                  rows_of(m, m->delta, i + 1, rows), rows_of(m, m->delta, i, rows), rows, e);
   }
   return rc;
 }

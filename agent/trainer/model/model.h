@@ -63,7 +63,6 @@ struct model {
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
   struct compute_buf *act[MODEL_WIDTHS_MAX];
-  struct span input;                           /* both passes read it as act[0]; all of act[0] at first */
   struct compute_buf *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its ReLU; [0] is unused */
   struct compute_buf *target;                  /* max_rows x the last width; max_rows class numbers */
 };

@@ -67,10 +67,7 @@ static int make_model(struct trainer *t, struct err *e) {
     if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
     rc = rc == 0 || rc == -ENOMEM || rc == -ENOTSUP ? 0 : err_set(e, rc, "%s", why.text);
   }
-  if (rc == 0 && t->rows)
-    rc = slots_init(&t->slots, t->c, rows, COMPUTE_ROW_NUMBER, false, e);
-  else if (rc == 0)
-    rc = slots_init(&t->slots, t->c, rows, t->data.dim, compute_can_send(t->c), e);
+  if (rc == 0) rc = slots_init(&t->slots, t->c, rows, t->rows ? COMPUTE_ROW_NUMBER : t->data.dim, e);
   return rc;
 }
 

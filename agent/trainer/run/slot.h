@@ -40,7 +40,6 @@ struct slot_graph {
 struct slot {
   struct compute_buf *x;               /* stage: the values of rows, or their numbers if the device keeps the rows */
   struct compute_buf *classes, *flags; /* stages: to the device; the flags are those from MODEL_STOP on */
-  struct compute_buf *sent;            /* on the device: a copy of x that is sent while earlier steps run; else NULL */
   struct compute_buf *results, *counters, *stamps; /* stages: from the device */
   struct compute_mark mark;
   struct run_position after;
@@ -61,8 +60,8 @@ struct slots {
   int n_shapes;
 };
 
-/* rows: the most of one rank in a step. width: stage elements of a row. send: they are sent while earlier steps run. */
-int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, bool send, struct err *e);
+/* rows: the most of one rank in a step. width: stage elements of a row. */
+int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, struct err *e);
 /* Also after a failed slots_init, and on zeroed memory. All queued operations must be done. */
 void slots_finish(struct slots *s);
 

@@ -3,7 +3,7 @@
  *
  *   input      This rank's share of the global batch. If the device keeps the data set, the row numbers go to the
  *              slot's stage and the device makes the rows. Otherwise their values go to the stage, and from there to
- *              the device while earlier steps run.
+ *              the device.
  *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the batch.
  *   backward   The gradients. As soon as a bucket of them is complete it is summed over the ranks, while the pass
  *              continues.
@@ -18,8 +18,8 @@
  *
  * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
  * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
- * decide at the same step. Stages carry what differs from step to step: the input and the flags. So the
- * calls are the same for every step of a shape, and capture.c can capture them.
+ * decide at the same step. Stages carry what differs from step to step: the input and the flags. So the calls are the same
+ * for every step of a shape, and capture.c can capture them.
  *
  * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
@@ -27,8 +27,7 @@
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not
- * finite, their sum does not name a rank. */
+ * not finite. If only gradients are not finite, their sum does not name a rank. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -110,17 +109,16 @@ static int reduce_bucket(void *ctx, size_t at, struct err *e) {
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
   size_t rows = (size_t)g->count, dim = t->data.dim;
   struct span classes = span_of(t->model.target, 0, rows), stage = in_stage(t, s, 0, rows);
-  struct span input = span_of(s->sent ? s->sent : t->model.act[0], 0, rows * dim);
+  struct span input = span_of(t->model.act[0], 0, rows * dim);
   struct compute_loss_desc loss = {
       .kind = t->o.loss, .weight = (double)g->count / (double)g->global, .rank_tag = (float)(t->rank + 1)};
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
-  t->model.input = input;
   int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS),
                                   span_of(s->flags, 0, SLOT_FLAGS), stamp(s, STAMP_BEGIN), e);
   if (rc == 0 && t->rows)
     rc = compute_rows_gather(t->c, t->rows, input, stage, e);
-  else if (rc == 0 && !s->sent)
+  else if (rc == 0)
     rc = compute_copy(t->c, input, stage, e);
   if (rc == 0 && t->data.labels) rc = compute_copy(t->c, classes, span_of(s->classes, 0, rows), e);
   if (rc == 0) rc = put_stamp(t, s, STAMP_INPUT, e);
@@ -159,11 +157,8 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  struct span stage = in_stage(t, s, 0, (size_t)g.count);
-  int rc = s->sent ? compute_send(t->c, span_of(s->sent, 0, stage.n), stage, e) : 0;
-  if (rc) return rc;
   uint64_t from = trainer_now_us();
-  rc = trainer_launch_captured(t, s, &g, e);
+  int rc = trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
