@@ -18,7 +18,6 @@
 #include "agent/trainer/compute/compute.h"
 #include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/gpu/kernels.h"
-#include "agent/trainer/gpu/product.h"
 
 enum { CUDA_MARKS = 64, CUDA_DEPTH = 2, CUDA_IDLE_MS = 10000 };
 

@@ -46,6 +46,21 @@
  * The layers describe everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
  * fp32, never TF32. */
 
+/* Alignment that a bias, or its gradient, needs to be part of a product. No preference passes it to cuBLASLt. Its
+ * search has offered kernels that read sixteen bytes at once, and a misaligned read ends the process. */
+enum { BIAS_ALIGN = 16 };
+
+/* The key of an algorithm, compared byte by byte. The alignment of addresses decides which kernels can be used, not the
+ * addresses. */
+enum product_kind { PRODUCT_FORWARD, PRODUCT_INPUT_GRAD, PRODUCT_WEIGHT_GRAD };
+struct product_key {
+  enum product_kind product;
+  uint32_t epilogue; /* cuBLASLt's number */
+  size_t rows, part; /* part: outputs of a gradient of weights */
+  uint32_t align_a, align_b, align_d, align_bias;
+};
+_Static_assert(sizeof(struct product_key) == 6 * sizeof(uint32_t) + 2 * sizeof(size_t), "a key has no padding");
+
 /* One product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0). A and B are in the precision, D in
  * `d`. */
 struct product {
@@ -155,7 +170,7 @@ static struct plan *find_plan(struct plans *plans, const struct product_key *key
   plans->uses++;
   for (int i = 0; i < PLANS; i++) {
     struct plan *p = &plans->v[i];
-    if (p->known && product_key_equal(&p->key, key)) {
+    if (p->known && memcmp(&p->key, key, sizeof *key) == 0) {
       p->used = plans->uses;
       return p;
     }
@@ -165,16 +180,23 @@ static struct plan *find_plan(struct plans *plans, const struct product_key *key
   return oldest;
 }
 
+/* The largest power of two, up to 256, that divides an address. */
+static uint32_t alignment(const void *at) {
+  uint32_t n = 256;
+  while ((uintptr_t)at % n) n /= 2;
+  return n;
+}
+
 /* 1: queued. 0: cuBLASLt has no algorithm for it. */
 static int matmul(struct compute *c, struct plans *plans, struct product *p, const char *what, struct err *e) {
   struct cuda *u = cuda_of(c);
   struct product_key *k = &p->k;
   k->epilogue = p->epilogue;
-  k->align_a = product_alignment((uintptr_t)p->a);
-  k->align_b = product_alignment((uintptr_t)p->b);
-  k->align_d = product_alignment((uintptr_t)p->d);
-  k->align_bias = has_bias(p->epilogue) ? product_alignment((uintptr_t)p->bias) : 0;
-  if (has_bias(p->epilogue) && p->k.align_bias < PRODUCT_BIAS_ALIGN) return 0;
+  k->align_a = alignment(p->a);
+  k->align_b = alignment(p->b);
+  k->align_d = alignment(p->d);
+  k->align_bias = has_bias(p->epilogue) ? alignment(p->bias) : 0;
+  if (has_bias(p->epilogue) && k->align_bias < BIAS_ALIGN) return 0;
   struct plan *plan = find_plan(plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};
@@ -202,6 +224,11 @@ static int matmul(struct compute *c, struct plans *plans, struct product *p, con
                  more ? ")" : "");
 }
 
+/* The leading dimension, in bits, of the mask that a ReLU epilogue writes for `width` values per row. */
+static int64_t mask_ld(size_t width) {
+  return (int64_t)((width + 127) / 128 * 128);
+}
+
 /* Layers. ---------------------------------------------------------------------------------------------------------- */
 
 struct compute_layer {
@@ -223,7 +250,7 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
   l->serial = ++u->serials;
   l->next = u->layers;
   u->layers = l;
-  if (d->relu) rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
+  if (d->relu) rc = cuda_mem_raw(c, (size_t)mask_ld(d->out) / 8 * d->max_rows, &l->mask, e);
   if (rc == 0 && d->first && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, d->max_rows * d->in * kernel_type_size(u->low), &l->x_low, e);
   if (rc) {
@@ -346,7 +373,7 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
       .d = cuda_at(y),
       .bias = param_at(c, params, l->d.bias),
       .mask = l->mask,
-      .mask_ld = product_mask_ld(l->d.out),
+      .mask_ld = mask_ld(l->d.out),
       .k = {.product = PRODUCT_FORWARD, .rows = rows},
   };
   return enqueue_forward(c, l, &p, y, rows, e);
@@ -417,7 +444,7 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
       .b = cuda_at(dz),
       .d = cuda_at(dx),
       .mask = below ? below->mask : NULL,
-      .mask_ld = product_mask_ld(l->d.in),
+      .mask_ld = mask_ld(l->d.in),
       .k = {.product = PRODUCT_INPUT_GRAD, .rows = rows},
   };
   dx.buf->made_by.serial = 0;
