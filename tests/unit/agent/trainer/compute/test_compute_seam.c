@@ -119,6 +119,9 @@ static void check_guard(struct span s, const char *where) {
 
 void field_get(struct field *f) {
   move(f->s, f->v, false);
+  for (size_t i = 0; f->use == COMPUTE_ACT && i < f->s.n; i++)
+    if (!isnan(f->v[i]) && (double)f->v[i] != rounded((double)f->v[i]))
+      fail_msg("%a is stored, which has too many bits", (double)f->v[i]);
   check_guard((struct span){f->buf, 0, f->s.at}, "from the buffer's begin, before");
   check_guard((struct span){f->buf, f->s.at + f->s.n, GUARD}, "behind the end of");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loops.h against the same loops compiled for every CPU: bit for bit, since ranks on unlike nodes must stay equal. */
+/* loops.h against the same loops compiled for every CPU: bit for bit, since ranks on unlike nodes must stay equal. And
+ * round_bf16 against the numbers of that format. */
 
 #include "agent/trainer/compute/loops.h"
 #include "agent/trainer/rng.h"
@@ -57,4 +58,43 @@ UNIT_TEST(test_sums) {
   loops_scale_differences(z, x, y, 0.5f, N);
   loops_add(x, y, N);
   for (int i = 0; i < N; i++) assert_true(fabsf(0.5f * (x[i] - 2.0f * y[i]) - z[i]) < 1e-6f);
+}
+
+enum { BF16_INFINITY = 0x7f80 };
+
+static float float_of_bits(uint32_t u) {
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+/* The value of 16 bits; sizes only, and one beyond the largest, as if the exponent had room for it: ties at the end go
+ * there. */
+static double bf16_value(unsigned k) {
+  return k >> 7 ? ldexp(128 + (k & 127), (int)(k >> 7) - 134) : ldexp(k & 127, -133);
+}
+
+/* x lies between number k and number k + 1: to the nearer, at the same distance to the even one. */
+static void check_between(unsigned k, float x) {
+  double down = bf16_value(k), up = bf16_value(k + 1), d = (double)x - down, u = up - (double)x;
+  unsigned want = d < u || (!(u < d) && k % 2 == 0) ? k : k + 1;
+  float is = want >= BF16_INFINITY ? INFINITY : (float)bf16_value(want);
+  if (round_bf16(x) != is || round_bf16(-x) != -is)
+    fail_msg("%a becomes %a, not %a", (double)x, (double)round_bf16(x), (double)is);
+}
+
+UNIT_TEST(test_bf16_is_the_nearest) {
+  for (unsigned k = 0; k < BF16_INFINITY; k++) {
+    double down = bf16_value(k), up = bf16_value(k + 1), half = (down + up) / 2;
+    if (up < 0x1p-120) continue; /* floats that are denormal are flushed to zero in a trainer */
+    check_between(k, (float)down);
+    check_between(k, (float)half);
+    if ((double)nextafterf((float)half, 0) >= down) check_between(k, nextafterf((float)half, 0));
+    if ((double)nextafterf((float)half, INFINITY) <= up) check_between(k, nextafterf((float)half, INFINITY));
+  }
+  assert_true(round_bf16(INFINITY) == INFINITY && round_bf16(-INFINITY) == -INFINITY);
+  assert_true(isnan(round_bf16(NAN)) && isnan(round_bf16(float_of_bits(0x7f800001u))) &&
+              isnan(round_bf16(float_of_bits(0xffffffffu))));
+  assert_true(round_bf16(-0.0f) == 0 && signbit(round_bf16(-0.0f)));
+  assert_true(round_bf16(3.4028234e38f) == INFINITY && round_bf16(3.38e38f) < INFINITY);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model on the CPU: the gradient of every loss against finite differences, and shares against
- * the whole. */
+/* The model on the CPU: shares against the whole, the layout of the weights, and the order of a backward pass. What a
+ * pass computes is compared with double in test_compute_seam. */
 
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
@@ -75,74 +75,6 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
-/* The loss in double, from scratch. Differences of float losses would drown in rounding, and steps that are large
- * enough for floats would cross the kink of a ReLU. */
-static double loss_in_double(const struct bench *b, const double *w) {
-  double total = 0;
-  const struct model_shape *s = &b->shape;
-  for (size_t r = 0; r < ROWS; r++) {
-    double a[2][64] = {{0}};
-    const float *x = compute_host(b->c, span_of(b->m.act[0], r * s->width[0], s->width[0]));
-    for (uint32_t i = 0; i < s->width[0]; i++) a[0][i] = (double)x[i];
-    size_t at = 0;
-    for (uint32_t l = 0; l + 1 < s->n; l++) {
-      uint32_t in = s->width[l], out = s->width[l + 1];
-      if (in > 64 || out > 64) return (double)NAN; /* a[][] is no larger */
-      for (uint32_t o = 0; o < out; o++) {
-        double z = w[at + (size_t)in * out + o];
-        for (uint32_t i = 0; i < in; i++) z += w[at + (size_t)o * in + i] * a[l % 2][i];
-        a[(l + 1) % 2][o] = l + 2 < s->n && z < 0 ? 0 : z;
-      }
-      at += ((size_t)in + 1) * out;
-    }
-    const double *y = a[(s->n - 1) % 2];
-    uint32_t cols = s->width[s->n - 1];
-    const float *t = compute_host(b->c, span_of(b->m.target, 0, 1));
-    if (b->loss == COMPUTE_CROSS_ENTROPY) {
-      double sum = 0;
-      for (uint32_t j = 0; j < cols; j++) sum += exp(y[j]);
-      total += (log(sum) - y[(size_t)t[r]]) / ROWS;
-    } else {
-      for (uint32_t j = 0; j < cols; j++) total += pow(y[j] - (double)t[r * cols + j], 2) / (ROWS * cols);
-    }
-  }
-  return b->loss == COMPUTE_RMSE ? sqrt(total) : total;
-}
-
-static void check_gradient(const char *layers, enum compute_loss loss) {
-  struct bench b;
-  open_bench(&b, layers, loss);
-  double value = pass(&b, 0, ROWS, 1.0), worst = 0;
-  const double h = 1e-6;
-  float *p = packed(&b, model_params_span(&b.m)), *g = packed(&b, model_grads_span(&b.m));
-  SCOPED(unit_free) double *w = calloc(b.m.n_params, sizeof *w);
-  for (size_t i = 0; i < b.m.n_params; i++) w[i] = (double)p[i];
-  assert_true(fabs(value - loss_in_double(&b, w)) < 1e-5 * value);
-  for (size_t i = 0; i < b.m.n_params; i++) {
-    double was = w[i];
-    w[i] = was + h;
-    double up = loss_in_double(&b, w);
-    w[i] = was - h;
-    double down = loss_in_double(&b, w);
-    w[i] = was;
-    double difference = fabs((up - down) / (2 * h) - (double)g[i]);
-    if (difference > worst) worst = difference;
-  }
-  free(p);
-  free(g);
-  if (worst > 1e-6) fail_msg("%s: a gradient is off by %g", layers, worst);
-  close_bench(&b);
-}
-
-UNIT_TEST(test_gradients_are_those_of_finite_differences) {
-  static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3", "6,5,8,5"};
-  for (int i = 0; i < 3; i++) {
-    check_gradient(same[i], COMPUTE_MSE);
-    check_gradient(same[i], COMPUTE_RMSE);
-    check_gradient(classes[i], COMPUTE_CROSS_ENTROPY);
-  }
-}
-
 /* mse and cross-entropy: weighted shares add up to the whole. rmse: to the mean of the shares. */
 UNIT_TEST(test_weighed_shares_add_up) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
@@ -168,40 +100,6 @@ UNIT_TEST(test_weighed_shares_add_up) {
     free(have);
     close_bench(&b);
   }
-}
-
-UNIT_TEST(test_rmse_of_what_is_right_already_has_no_gradient) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_ACT, 24, &b, &e), &e);
-  struct span y = span_of(b, 0, 6), t = span_of(b, 6, 6), dz = span_of(b, 12, 6), out = span_of(b, 18, 3);
-  for (int i = 0; i < 6; i++) compute_host(c, y)[i] = compute_host(c, t)[i] = (float)i;
-  good(compute_fill(c, dz, 9.0f, &e), &e);
-  struct compute_loss_desc d = {.kind = COMPUTE_RMSE, .rows = 2, .cols = 3, .weight = 1};
-  good(compute_loss(c, &d, y, t, dz, out, &e), &e);
-  assert_true(compute_host(c, out)[0] == 0.0f);
-  for (int i = 0; i < 6; i++) assert_true(compute_host(c, dz)[i] == 0.0f);
-  compute_free(c, b);
-  compute_destroy(c);
-}
-
-UNIT_TEST(test_cross_entropy_of_huge_outputs_is_finite) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_ACT, 16, &b, &e), &e);
-  float *p = compute_host(c, span_of(b, 0, 16));
-  p[0] = 1e30f;
-  p[1] = -1e30f;
-  p[2] = 500.0f;
-  p[3] = 1.0f; /* the class */
-  struct compute_loss_desc d = {.kind = COMPUTE_CROSS_ENTROPY, .rows = 1, .cols = 3, .weight = 1};
-  good(compute_loss(c, &d, span_of(b, 0, 3), span_of(b, 3, 1), span_of(b, 4, 3), span_of(b, 8, 3), &e), &e);
-  assert_true(fabs((double)p[8] / 2e30 - 1) < 1e-6);
-  assert_true(p[4] == 1.0f && p[5] == -1.0f && p[6] == 0.0f);
-  compute_free(c, b);
-  compute_destroy(c);
 }
 
 struct order {
