@@ -327,6 +327,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
     (["--layer", "3"], 64, "--layers"),
     (["--lr-decay", "cosine"], 64, "unknown option --lr-decay"),
     (["--update-freq", 2], 64, "unknown option --update-freq"),
+    (["--threads", 2], 64, "unknown option --threads"),
     (["--precision", "tf32"], 64, "--precision=tf32: must be fp32 or bf16"),
     (["--resume-from", "x"], 64, "unknown option --resume-from"),
     (["--activation", "gelu"], 64, "unknown option --activation"),

@@ -300,7 +300,7 @@ static const struct compute_ops late_ops = {
 /* The optimizer is the CPU's own, so opt_state does not get the queue's compute. */
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i) {
   static struct compute *cpu;
-  if (!cpu) cpu = compute_cpu_create(1, COMPUTE_FP32);
+  if (!cpu) cpu = compute_cpu_create(COMPUTE_FP32);
   return compute_opt_state(cpu, o, i);
 }
 
@@ -312,7 +312,7 @@ struct compute *late_create(const struct late_config *cfg) {
   with_capture.launch = late_launch;
   with_capture.graph_destroy = late_graph_destroy;
   struct late *l = xcalloc(1, sizeof *l);
-  l->cpu = compute_cpu_create(1, COMPUTE_FP32);
+  l->cpu = compute_cpu_create(COMPUTE_FP32);
   l->cfg = *cfg;
   l->base = (struct compute){.ops = cfg->can_capture ? &with_capture : &late_ops,
                              .precision = COMPUTE_FP32,

@@ -180,8 +180,8 @@ struct compute {
   bool held;
 };
 
-/* The CPU, with `threads` OpenBLAS threads. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide, else one. */
-struct compute *compute_cpu_create(int threads, enum compute_precision precision);
+/* The CPU. OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide about its threads; without them there is one. */
+struct compute *compute_cpu_create(enum compute_precision precision);
 
 static inline void compute_destroy(struct compute *c) {
   if (c) c->ops->destroy(c);

@@ -408,14 +408,14 @@ static const struct compute_ops cpu_ops = {
     .opt_set = cpu_opt_set,
 };
 
-struct compute *compute_cpu_create(int threads, enum compute_precision precision) {
-  if (threads == 0 && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS")) threads = 1;
-  if (threads > 0 && openblas_set_num_threads) openblas_set_num_threads(threads);
+struct compute *compute_cpu_create(enum compute_precision precision) {
+  if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS"))
+    openblas_set_num_threads(1);
 #if defined(__SSE2__)
   _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
 #endif
   struct compute_cpu *cpu = xcalloc(1, sizeof *cpu);
-  cpu->cuts = openblas_get_num_threads ? openblas_get_num_threads() == 1 : threads == 1;
+  cpu->cuts = !openblas_get_num_threads || openblas_get_num_threads() == 1;
   cpu->base = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu"};
   return &cpu->base;
 }

@@ -131,9 +131,6 @@ static const struct opt table[] = {
     NUMBER(FLOAT, "eps", opt.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of Adam."),
     NUMBER(INT, "seed", seed, "N", "1", 0, 9e15,
            .help = "Seed of the initial weights and of the order of the samples."),
-    NUMBER(INT, "threads", threads, "N", "0", 0, 1024,
-           .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
-                   "else one."),
     PARSED("recovery", recovery, parse_recovery, "restart|inplace", "restart",
            .help =
                "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
@@ -245,7 +242,6 @@ const struct opts_spec trainer_opts_spec = {
 /* Refuses options that nothing would read: those of the bench without it, and those of training with it. Environment variables may be meant for another run. */
 static int check_unread(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
-  static const char *const both[] = {"threads", "cuda-graph"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {
@@ -253,8 +249,7 @@ static int check_unread(struct trainer_opts *o, int argc, char *const *argv, cha
       for (size_t i = 0; i < sizeof training / sizeof *training; i++) trains |= strcmp(row->group, training[i]) == 0;
       continue;
     }
-    bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
-    for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
+    bool shared = strcmp(row->name, "cuda-graph") == 0, of_bench = strncmp(row->name, "bench-", 6) == 0;
     if (shared || !(bench ? trains : of_bench)) continue;
     if (opts_source(&trainer_opts_spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
     return bench ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)

@@ -42,7 +42,7 @@ struct trainer_opts {
   const char *init_weights, *save_weights;
   const char *data, *labels;
   double scale;
-  int64_t batch, epochs, steps, seed, threads, max_skipped;
+  int64_t batch, epochs, steps, seed, max_skipped;
   enum device_kind device;
   enum compute_precision precision;
   bool deterministic;

@@ -146,7 +146,7 @@ static void open_device(const char *device, const char *module, bool determinist
   struct err e = ERR_INIT;
   seam.same_bytes = deterministic || strcmp(device, "cpu") == 0;
   if (strcmp(device, "cpu") == 0) {
-    seam.c = compute_cpu_create(1, seam.p);
+    seam.c = compute_cpu_create(seam.p);
     return;
   }
   if (!module) {

@@ -30,7 +30,7 @@ static float value_at(uint64_t k) {
 
 static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
   struct err e = ERR_INIT;
-  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .loss = loss};
+  *b = (struct bench){.c = compute_cpu_create(COMPUTE_FP32), .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
   good(model_init(&b->m, b->c, &b->shape, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
