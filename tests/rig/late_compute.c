@@ -13,12 +13,11 @@
 
 enum { AT_ONCE = 2, BUFS_MAX = 512 };
 
-enum kind { COPY, FILL, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, OPT_STEP, OPT_READ, OPT_SET };
+enum kind { COPY, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, OPT_STEP, OPT_READ, OPT_SET };
 
 struct op {
   enum kind kind;
   struct span a, b, c, d;
-  float value;
   size_t rows;
   struct compute_layer *layer;
   struct compute_buf *params, *grads;
@@ -73,7 +72,6 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   struct compute *c = l->cpu;
   switch (o->kind) {
   case COPY: return compute_copy(c, o->a, o->b, e);
-  case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
   case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, e);
   case BACKWARD_INPUT: return compute_backward_input(c, o->layer, o->params, o->a, o->b, o->c, o->rows, e);
@@ -145,10 +143,6 @@ static float *late_host(struct compute *c, struct span s) {
 static int late_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
   return enqueue(c, &(struct op){.kind = COPY, .a = dst, .b = src});
-}
-
-static int late_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  return enqueue(c, &(struct op){.kind = FILL, .a = dst, .value = value});
 }
 
 static int late_record(struct compute *c, struct compute_mark *mark, struct err *e) {
@@ -279,7 +273,6 @@ static const struct compute_ops late_ops = {
     .free = late_free,
     .host = late_host,
     .copy = late_copy,
-    .fill = late_fill,
     .record = late_record,
     .done = late_done,
     .layer_create = late_layer_create,

@@ -138,7 +138,6 @@ struct compute_ops {
   void (*free)(struct compute *c, struct compute_buf *b);
   float *(*host)(struct compute *c, struct span s);
   int (*copy)(struct compute *c, struct span dst, struct span src, struct err *e);
-  int (*fill)(struct compute *c, struct span dst, float value, struct err *e);
   int (*record)(struct compute *c, struct compute_mark *mark, struct err *e);
   int (*done)(struct compute *c, struct compute_mark mark, struct err *e);
   int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out, struct err *e);
@@ -200,13 +199,10 @@ static inline void compute_free(struct compute *c, struct compute_buf *b) {
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
-/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
- * COMPUTE_ACT convert bf16, and may wait: use them in tests, not in a step. */
+/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. At most one side is a
+ * stage, and the other one then no COMPUTE_ACT. A copy on the device between COMPUTE_ACT and floats converts. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->copy(c, dst, src, e);
-}
-static inline int compute_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  return c->ops->fill(c, dst, value, e);
 }
 static inline int compute_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   return c->ops->record(c, mark, e);

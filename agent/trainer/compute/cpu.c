@@ -157,13 +157,6 @@ static int cpu_copy(struct compute *c, struct span dst, struct span src, struct 
   return 0;
 }
 
-static int cpu_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  float *p = floats_at(dst);
-  for (size_t i = 0; i < dst.n; i++) p[i] = value;
-  if (dst.buf->use == COMPUTE_ACT) round_act(c, p, dst.n);
-  return 0;
-}
-
 static int cpu_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   mark->n = 0;
   return 0;
@@ -391,7 +384,6 @@ static const struct compute_ops cpu_ops = {
     .free = cpu_free,
     .host = cpu_host,
     .copy = cpu_copy,
-    .fill = cpu_fill,
     .record = cpu_record,
     .done = cpu_done,
     .layer_create = cpu_layer_create,

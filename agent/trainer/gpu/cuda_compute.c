@@ -256,7 +256,6 @@ static const struct compute_ops cuda_ops = {
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
     .copy_and_stamp = cuda_mem_copy_and_stamp,
-    .fill = cuda_mem_fill,
     .record = cuda_record,
     .done = cuda_done,
     .layer_create = cuda_layer_create,

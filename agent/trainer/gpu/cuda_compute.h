@@ -85,7 +85,6 @@ void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Zeroed device memory. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);
 

@@ -66,19 +66,30 @@ double rounded(double v) {
   return (double)(float)v;
 }
 
+/* Through floats on the device, which a copy converts. */
 static void move(struct span device, float *v, bool to_device) {
   struct err e = ERR_INIT;
-  struct compute_buf *stage;
+  struct compute_buf *stage, *floats;
   if (device.n == 0) return;
   good(compute_alloc(seam.c, COMPUTE_STAGE, device.n, &stage, &e), &e);
-  struct span s = {stage, 0, device.n};
+  good(compute_alloc(seam.c, COMPUTE_STATE, device.n, &floats, &e), &e);
+  struct span s = {stage, 0, device.n}, f = {floats, 0, device.n};
   float *host = compute_host(seam.c, s);
   assert_non_null(host);
   if (to_device) memcpy(host, v, device.n * sizeof *v);
-  good(to_device ? compute_copy(seam.c, device, s, &e) : compute_copy(seam.c, s, device, &e), &e);
+  good(to_device ? compute_copy(seam.c, f, s, &e) : compute_copy(seam.c, f, device, &e), &e);
+  good(to_device ? compute_copy(seam.c, device, f, &e) : compute_copy(seam.c, s, f, &e), &e);
   device_idle();
   if (!to_device) memcpy(v, host, device.n * sizeof *v);
   compute_free(seam.c, stage);
+  compute_free(seam.c, floats);
+}
+
+static void fill(struct span s, float value) {
+  float *v = test_malloc((s.n + 1) * sizeof *v);
+  for (size_t i = 0; i < s.n; i++) v[i] = value;
+  move(s, v, true);
+  test_free(v);
 }
 
 void field_make(struct field *f, enum compute_use use, size_t n, size_t at) {
@@ -87,13 +98,12 @@ void field_make(struct field *f, enum compute_use use, size_t n, size_t at) {
   assert_non_null(f->v);
   good(compute_alloc(seam.c, use, at + n + GUARD, &f->buf, &e), &e);
   f->s = (struct span){f->buf, at, n};
-  good(compute_fill(seam.c, (struct span){f->buf, 0, at + n + GUARD}, GUARD_VALUE, &e), &e);
+  fill((struct span){f->buf, 0, at + n + GUARD}, GUARD_VALUE);
   field_fill_nan(f);
 }
 
 void field_fill_nan(struct field *f) {
-  struct err e = ERR_INIT;
-  good(compute_fill(seam.c, f->s, NAN, &e), &e);
+  fill(f->s, NAN);
 }
 
 void field_drop(struct field *f) {
