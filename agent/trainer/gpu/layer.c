@@ -67,7 +67,6 @@ struct product {
   struct kernel_gemm g;
   const void *a, *b;
   void *d;
-  cublasLtEpilogue_t epilogue;
   void *bias;           /* in the type of D; for epilogues that have one */
   void *mask;           /* for epilogues that have one */
   int64_t mask_ld;      /* bits */
@@ -89,6 +88,15 @@ struct plans {
   uint64_t uses;
 };
 
+struct compute_layer {
+  struct compute_layer_desc d;
+  uint64_t serial;
+  struct compute_layer *next;
+  void *mask;  /* of the ReLU behind this layer */
+  void *x_low; /* the input in the precision, if it arrives as floats */
+  struct plans plans;
+};
+
 struct descs {
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
@@ -98,7 +106,7 @@ static cudaDataType_t data_type(enum kernel_type t) {
   return t == KERNEL_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-static bool has_bias(cublasLtEpilogue_t x) {
+static bool has_bias(uint32_t x) {
   return x == CUBLASLT_EPILOGUE_BIAS || x == CUBLASLT_EPILOGUE_RELU_BIAS || x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS ||
          x == CUBLASLT_EPILOGUE_BGRADB;
 }
@@ -111,13 +119,12 @@ static cublasStatus_t describe(const struct product *p, struct descs *o) {
   const struct kernel_gemm *g = &p->g;
   cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
   int32_t ta = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-  uint32_t epilogue = p->epilogue;
   cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   SET(TRANSA, ta);
   SET(TRANSB, tb);
-  SET(EPILOGUE, epilogue);
-  if (has_bias(p->epilogue)) SET(BIAS_POINTER, p->bias);
-  if (p->epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->epilogue == CUBLASLT_EPILOGUE_DRELU) {
+  SET(EPILOGUE, p->k.epilogue);
+  if (has_bias(p->k.epilogue)) SET(BIAS_POINTER, p->bias);
+  if (p->k.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->k.epilogue == CUBLASLT_EPILOGUE_DRELU) {
     SET(EPILOGUE_AUX_POINTER, p->mask);
     SET(EPILOGUE_AUX_LD, p->mask_ld);
   }
@@ -188,16 +195,17 @@ static uint32_t alignment(const void *at) {
 }
 
 /* 1: queued. 0: cuBLASLt has no algorithm for it. */
-static int matmul(struct compute *c, struct plans *plans, struct product *p, const char *what, struct err *e) {
+static int matmul(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
+                  const char *what, struct err *e) {
   struct cuda *u = cuda_of(c);
   struct product_key *k = &p->k;
-  k->epilogue = p->epilogue;
+  k->epilogue = epilogue;
   k->align_a = alignment(p->a);
   k->align_b = alignment(p->b);
   k->align_d = alignment(p->d);
-  k->align_bias = has_bias(p->epilogue) ? alignment(p->bias) : 0;
-  if (has_bias(p->epilogue) && k->align_bias < BIAS_ALIGN) return 0;
-  struct plan *plan = find_plan(plans, &p->k);
+  k->align_bias = has_bias(epilogue) ? alignment(p->bias) : 0;
+  if (has_bias(epilogue) && k->align_bias < BIAS_ALIGN) return 0;
+  struct plan *plan = find_plan(&l->plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};
   cublasStatus_t rc = describe(p, &o);
@@ -230,15 +238,6 @@ static int64_t mask_ld(size_t width) {
 }
 
 /* Layers. ---------------------------------------------------------------------------------------------------------- */
-
-struct compute_layer {
-  struct compute_layer_desc d;
-  uint64_t serial;
-  struct compute_layer *next;
-  void *mask;  /* of the ReLU behind this layer */
-  void *x_low; /* the input in the precision, if it arrives as floats */
-  struct plans plans;
-};
 
 int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
                       struct err *e) {
@@ -313,41 +312,9 @@ static int check_buffers(struct compute *c, const struct compute_layer *l, struc
 static int enqueue_plain(struct compute *c, struct compute_layer *l, struct product *p, const char *what,
                          struct err *e) {
   struct cuda *u = cuda_of(c);
-  p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int rc = matmul(c, &l->plans, p, what, e);
+  int rc = matmul(c, l, p, CUBLASLT_EPILOGUE_DEFAULT, what, e);
   if (rc) return rc < 0 ? rc : 0;
   return cuda_launched(c, kernel_gemm(u->stream, &p->g, p->a, p->b, p->d), what, e);
-}
-
-/* 1: queued with this epilogue. 0: there is none. */
-static int enqueue_fused(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
-                         const char *what, struct err *e) {
-  p->epilogue = epilogue;
-  return matmul(c, &l->plans, p, what, e);
-}
-
-/* The product, its bias and ReLU. */
-static int enqueue_forward(struct compute *c, struct compute_layer *l, struct product *p, struct span y, size_t rows,
-                           struct err *e) {
-  static const char what[] = "a layer's forward";
-  struct cuda *u = cuda_of(c);
-  bool relu = l->d.relu;
-  int rc = 0;
-  y.buf->made_by.serial = 0;
-  if (relu && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
-    y.buf->made_by.layer = l;
-    y.buf->made_by.serial = l->serial;
-    y.buf->made_by.at = y.at;
-    y.buf->made_by.rows = rows;
-    return rc < 0 ? rc : 0;
-  }
-  rc = enqueue_fused(c, l, p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
-  if (rc) return rc < 0 ? rc : 0;
-  p->g.add = true;
-  rc = cuda_launched(c, kernel_bias(u->stream, p->d, p->bias, u->low, rows, l->d.out), "a layer's bias", e);
-  if (rc == 0) rc = enqueue_plain(c, l, p, what, e);
-  if (rc || !relu) return rc;
-  return cuda_launched(c, kernel_relu(u->stream, p->d, u->low, rows * l->d.out), "a layer's ReLU", e);
 }
 
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
@@ -376,7 +343,23 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
       .mask_ld = mask_ld(l->d.out),
       .k = {.product = PRODUCT_FORWARD, .rows = rows},
   };
-  return enqueue_forward(c, l, &p, y, rows, e);
+  static const char what[] = "a layer's forward";
+  bool relu = l->d.relu;
+  y.buf->made_by.serial = 0;
+  if (relu && (rc = matmul(c, l, &p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
+    y.buf->made_by.layer = l;
+    y.buf->made_by.serial = l->serial;
+    y.buf->made_by.at = y.at;
+    y.buf->made_by.rows = rows;
+    return rc < 0 ? rc : 0;
+  }
+  rc = matmul(c, l, &p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
+  if (rc) return rc < 0 ? rc : 0;
+  p.g.add = true;
+  rc = cuda_launched(c, kernel_bias(u->stream, p.d, p.bias, u->low, rows, l->d.out), "a layer's bias", e);
+  if (rc == 0) rc = enqueue_plain(c, l, &p, what, e);
+  if (rc || !relu) return rc;
+  return cuda_launched(c, kernel_relu(u->stream, p.d, u->low, rows * l->d.out), "a layer's ReLU", e);
 }
 
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
@@ -412,7 +395,7 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
       .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows, .part = part.n},
   };
   bool fused = part.n == l->d.out && !u->deterministic;
-  rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
+  rc = fused ? matmul(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc || !db) return rc;
@@ -448,7 +431,7 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
       .k = {.product = PRODUCT_INPUT_GRAD, .rows = rows},
   };
   dx.buf->made_by.serial = 0;
-  rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
+  rc = below && below->d.out == l->d.in ? matmul(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc) return rc;

@@ -66,16 +66,12 @@ static int check_counters(struct span stage, struct err *e) {
   return err_set(e, -EINVAL, "counters need a stage of %zu values", COMPUTE_COUNTERS);
 }
 
-static bool is_scalar_of_device(struct span s) {
-  return s.buf->type == KERNEL_F32 && s.buf->use != COMPUTE_STAGE;
-}
-
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *v, struct err *e) {
   struct cuda *u = cuda_of(c);
   if (v->param.n != o->d.n || v->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", v->param.n, v->grad.n, o->d.n);
   if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 ||
-      (v->bad.n && !is_scalar_of_device(v->bad)))
+      (v->bad.n && (v->bad.buf->type != KERNEL_F32 || v->bad.buf->use == COMPUTE_STAGE)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
   int rc = v->counters.n ? check_counters(v->counters, e) : 0;
   if (rc) return rc;

@@ -81,14 +81,6 @@ static int download(struct trainer *t, struct compute_buf *stage, struct err *e)
   return with_exit(t, TRAINER_SYSTEM, rc);
 }
 
-/* Behind a mark: whether the state in a stage is that behind step at->step. Each step adds one to the counters that were
- * copied with the state. A blocked update does not. */
-static bool is_state_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
-  struct compute_opt_counters v;
-  memcpy(&v, compute_host(t->c, counters_in_stage(t, stage)), sizeof v);
-  return trainer_steps_counted(&v) - trainer_steps_counted(&t->counters) == at->step - t->done.step;
-}
-
 /* Behind a mark: the state in a stage. It points into the stage. */
 static struct ckpt_state read_state(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
   struct ckpt_state s = {
@@ -104,32 +96,24 @@ static void on_refused_checkpoint(void *ctx, const char *name, const struct err 
   log_warn("checkpoint %s was skipped: %s", name, why->text);
 }
 
-/* The newest complete checkpoint in --checkpoint-dir, if there is one. With --resume none, only one that this job
- * wrote. */
-static int find_newest(struct trainer *t, struct ckpt_marker *m, struct ckpt_state *s, struct buf *bytes,
-                       struct err *e) {
-  bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
-  if (!t->o.checkpoint_dir || (none && alone)) return 0;
-  tally_begin(&t->tally, 0);
-  wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", t->o.checkpoint_dir);
-  int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, m, s, bytes, on_refused_checkpoint,
-                       t, &t->tally, e);
-  wait_log_end(t->waits);
-  return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
-}
-
-/* Rank 0: the checkpoint to start from, as bytes. None: start at the first step. */
+/* Rank 0: the checkpoint to start from, as bytes: the newest complete one in --checkpoint-dir. With --resume none, only
+ * one that this job wrote. No bytes: start at the first step. */
 static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
   struct ckpt_marker marker;
   struct ckpt_state state;
   const char *dir = t->o.checkpoint_dir;
-  if (t->rank != 0) return 0;
-  int rc = find_newest(t, &marker, &state, bytes, e);
-  if (rc < 0) return rc;
+  bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
+  if (t->rank != 0 || !dir || (none && alone)) return 0;
+  tally_begin(&t->tally, 0);
+  wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", dir);
+  int rc = ckpt_latest(dir, none ? t->marker.id.incarnation : NULL, &marker, &state, bytes, on_refused_checkpoint, t,
+                       &t->tally, e);
+  wait_log_end(t->waits);
+  if (rc < 0) return with_exit(t, TRAINER_FILES, rc);
   if (rc == 0) {
     buf_clear(bytes);
     /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
-    if (!dir || !saved) return 0;
+    if (!saved) return 0;
     err_set(e, -ENOENT,
             "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
             "; restore the folder, or start a new job to begin at the first step",
@@ -409,7 +393,9 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     if (rc == 0 && !timeout_ms) return 0;
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
-    if (!is_state_of(t, t->save.stage, &t->save.at)) {
+    /* Each step adds one to the counters that were copied with the state. A blocked update does not. */
+    struct ckpt_state s = read_state(t, t->save.stage, &t->save.at);
+    if (trainer_steps_counted(&s.counters) - trainer_steps_counted(&t->counters) != t->save.at.step - t->done.step) {
       /* Its copy was queued behind an update that was blocked, because the round fails. */
       t->save.copying = t->save.begun = false;
       if (!t->save.wanted) return 1;
@@ -423,7 +409,6 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
     t->save.stall_us += us;
     t->checkpoint_us += us;
-    struct ckpt_state s = read_state(t, t->save.stage, &t->save.at);
     t->save.copying = false;
     struct ckpt_marker about = t->marker;
     about.id = t->save.id;

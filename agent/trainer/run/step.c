@@ -53,18 +53,6 @@ static struct span stamp(const struct slot *s, enum slot_stamp at) {
   return span_of(s->stamps, (size_t)at * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-static void fill_input(struct trainer *t, struct slot *s, const struct sampler_share *g) {
-  for (size_t r = 0; r < (size_t)g->count; r++) {
-    uint64_t sample = permutation_at(&t->perm, g->first + r);
-    float *at = compute_host(t->c, in_stage(t, s, r, 1));
-    if (t->rows)
-      memcpy(at, &sample, sizeof sample);
-    else
-      dataset_sample(&t->data, sample, at);
-    if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
-  }
-}
-
 /* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
   struct saving *v = &t->save;
@@ -152,7 +140,15 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
   s->begun_us = trainer_now_us();
-  fill_input(t, s, &g);
+  for (size_t r = 0; r < (size_t)g.count; r++) {
+    uint64_t sample = permutation_at(&t->perm, g.first + r);
+    float *at = compute_host(t->c, in_stage(t, s, r, 1));
+    if (t->rows)
+      memcpy(at, &sample, sizeof sample);
+    else
+      dataset_sample(&t->data, sample, at);
+    if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
+  }
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
