@@ -115,7 +115,7 @@ static void run_rank(struct rank r) {
                             .exchange = exchange,
                             .exchange_ctx = &r};
   struct err e = ERR_INIT;
-  r.c = compute_cpu_create(1, COMPUTE_FP32);
+  r.c = compute_cpu_create(COMPUTE_FP32);
   must(coll_tcp_create(&cfg, &r.l, &e), &r, &e);
   for (;;) {
     pthread_barrier_wait(&r.meeting->barrier);

@@ -172,8 +172,8 @@ CASES = [
     ("rdzv-agent -q --nnodes 2 my_", {"my_train.py"}),
     ("rdzv-agent --nnodes=2 -- my_", {"my_train.py"}),
     ("rdzv-agent --nnodes 2 my_train.py --epochs 3 fol", {"folder"}),
-    ("rdzv-agent -- --lr-de", {"--lr-decay"}),
-    ("rdzv-agent --nproc 2 -- --layers 8,4 --lr-decay c", {"constant", "cosine"}),
+    ("rdzv-agent -- --prec", {"--precision"}),
+    ("rdzv-agent --nproc 2 -- --layers 8,4 --device c", {"cpu", "cuda"}),
     ("rdzv-agent --signals-to-handle SIGTERM,SIGI", {"SIGTERM,SIGINT"}),
     ("rdzv-trainer --data da", {"data.gz"}),
     ("rdzv-trainer --data sy", {"synthetic:"}),
@@ -263,7 +263,7 @@ def test_typed_in_bash(tmp_path):
             ("rdzv-agent --log-dir fol\t", "--log-dir folder/"),
             ("rdzv-agent --hang-watch file:my\t", "file:my_train.py "),
             ("rdzv-agent -- rdzvctl und\t", "rdzvctl undrain "),
-            ("rdzv-agent -- --lr-dec\tco\ts\t", "-- --lr-decay cosine "),
+            ("rdzv-agent -- --devi\tc\tp\t", "-- --device cpu "),
             ("rdzv-agent --nnodes 2 my_\t", "--nnodes 2 my_train.py "),
         ]:
             t.type(line)

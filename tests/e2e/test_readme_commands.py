@@ -159,8 +159,8 @@ def test_the_trainer(rdzv):
     p = alone(rdzv, pages.with_changes(command, [("--checkpoint-every 500", "--checkpoint-every 20")]), timeout=60)
     assert p.says("done: 50 steps") and len(list((rdzv.tmp / "ckpt").glob("*/COMMIT"))) > 0, p
     (command,) = pages.lines(TRAINER, "classifier")
-    p = alone(rdzv, pages.with_changes(command, [("--eval-every 500", "--eval-every 25")]), timeout=60)
-    assert p.says("done: 50 steps") and len(re.findall(r"evaluation at step (?:25|50): loss [\d.]+, .*100 samples", p.text)) == 2, p
+    p = alone(rdzv, command, timeout=60)
+    assert p.says("done: 50 steps"), p
 
 
 def bare(text):

@@ -90,7 +90,7 @@ def test_a_library_that_is_missing_comes_with_advice(tmp_path):
 def test_precision_changes_what_is_computed():
     fp32, bf16 = (checksum("--device", "cpu", "--precision", p) for p in ("fp32", "bf16"))
     assert fp32 != bf16
-    assert checksum("--device", "cpu", "--precision", "tf32") == fp32 == checksum("--device", "cpu", "--deterministic")
+    assert fp32 == checksum("--device", "cpu", "--deterministic")
 
 
 def test_ranks_of_different_precision_are_named(tmp_path):

@@ -143,9 +143,9 @@ def test_a_run_with_other_options_is_refused(tmp_path):
     train(args + ["--steps", 20], 2)
     (newest,) = names(tmp_path)
     for world in (None, 1):
-        err = refused(args + ["--steps", 30, "--lr", 0.01, "--clip-norm", 1], world, **({"incarnation": "x", "run_id": "other"} if world else {}))
-        assert "was made with other options (--lr 0.001 there and 0.01 here, --clip-norm 0 there and 1 here)" in err, err
-        assert f"--resume-from {tmp_path}/{newest}" in err and "--resume none" in err
+        err = refused(args + ["--steps", 30, "--lr", 0.01, "--eps", 1e-6], world, **({"incarnation": "x", "run_id": "other"} if world else {}))
+        assert "was made with other options (--lr 0.001 there and 0.01 here, --eps 1e-08 there and 1e-06 here)" in err, err
+        assert f"checkpoint {tmp_path}/{newest} of another run" in err and "use those options, or start over with --resume none" in err
     assert names(tmp_path) == [newest]
     assert "at step 20" in train(args + ["--steps", 30])["stderr"], "the same options: another job goes on"
 
@@ -155,30 +155,6 @@ def test_the_same_job_goes_on_with_other_options_and_says_so(tmp_path):
     train(args + ["--steps", 20], 2)
     err = train(args + ["--steps", 30, "--lr", 0.01], 2, incarnation="20260102T000000-test")["stderr"]
     assert re.search(r"was made with other options \(--lr 0.001 there and 0.01 here\); it belongs to this job \(test\)", err), err
-
-
-def test_resume_from(tmp_path):
-    """On request; the same command goes on from what it has written, and not from there again."""
-    train(SMALL + ["--checkpoint-dir", tmp_path / "a", "--steps", 40, "--checkpoint-every", 20])
-    old = tmp_path / "a" / names(tmp_path / "a")[0]
-    for world, folder in ((None, "a"), (2, "b")):  # beside it, and in another folder
-        args = SMALL + ["--checkpoint-dir", tmp_path / folder, "--lr", 0.01, "--resume-from", old]
-        err = train(args + ["--steps", 30], world)["stderr"]
-        assert f"resumed from {old} at step 20" in err and "(--lr 0.001 there and 0.01 here)" in err, err
-        err = train(args + ["--steps", 50], world, **({"round_": 2} if world else {}))["stderr"]
-        assert "at step 30" in err, err
-        err = train(args + ["--steps", 60], world, **({"incarnation": "x"} if world else {}))["stderr"]
-        assert "at step 50" in err, err
-    assert old.name in names(tmp_path / "a")
-
-
-def test_resume_from_what_cannot_be(tmp_path):
-    train(SMALL + ["--checkpoint-dir", tmp_path, "--steps", 20])
-    (name,) = names(tmp_path)
-    assert "--resume-from /no/where: No such file" in refused(SMALL + ["--resume-from", "/no/where"])
-    assert "is not that of a checkpoint" in refused(SMALL + ["--resume-from", tmp_path])
-    assert "--layers 60,12,60" in refused(SMALL + ["--layers", "60,13,60", "--resume-from", tmp_path / name])
-    assert "--resume none" in refused(SMALL + ["--resume-from", tmp_path / name, "--resume", "none"], code=64)
 
 
 def test_a_restart_of_a_run_that_began_anew(tmp_path):

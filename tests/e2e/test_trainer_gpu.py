@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from harness import BUILD, SLOW, TRAINER
-from trainer_world import epoch_order
 
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 SMALL = ["--layers", "20,9,20", "--data", "synthetic:200", "--scale", "0.005", "--batch", "24", "--lr", "0.003", "--report-every", "0"]
@@ -72,19 +70,16 @@ def test_the_curve_is_the_cpus(rdzv, world):
     near(run(rdzv, world, "--steps", 20)[0], run(rdzv, 1, "--steps", 20, device="cpu")[0], 1e-4)
 
 
-@pytest.mark.parametrize("precision, rel", [("tf32", 2e-3), ("bf16", 1e-2)])
-def test_precisions(rdzv, precision, rel):
-    options = ["--steps", 15, "--precision", precision]
-    near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], rel)
+def test_bf16(rdzv):
+    options = ["--steps", 15, "--precision", "bf16"]
+    near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], 1e-2)
 
 
 @pytest.mark.parametrize("options", [
-    ["--loss", "rmse", "--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "0.1", "--lr", "0.01"],
-    ["--optimizer", "adamw", "--weight-decay", "0.1", "--warmup-steps", 4, "--lr-decay", "cosine", "--bucket-cap-mb", "0.0004"],
-    ["--activation", "gelu", "--update-freq", 2],
-    ["--activation", "none"],
+    ["--loss", "rmse", "--beta1", "0", "--beta2", "0.99", "--bucket-cap-mb", "0.0004"],
+    ["--layers", "20,9,7,20"],
 ])
-def test_losses_and_optimizers(rdzv, options):
+def test_losses_and_options(rdzv, options):
     near(run(rdzv, 2, "--steps", 15, *options)[0], run(rdzv, 2, "--steps", 15, *options, device="cpu")[0], 1e-4)
 
 
@@ -94,22 +89,9 @@ def test_graphs_and_schedules_change_no_byte(rdzv):
     assert len(sums) == 1, sums
 
 
-def test_a_rank_whose_gradients_are_not_finite_is_found(rdzv):
-    """As in test_trainer.py, on devices that run ahead: the steps that are looked at are not captured."""
-    weights = rdzv.tmp / "w"
-    weights.write_bytes(struct.pack("<73f", *[1e30] * 30, *[0] * 3, *[1e-22] * 30, *[0] * 10))
-    a = start(rdzv, 2, "--layers", "10,3,10", "--data", "synthetic:2", "--batch", 2, "--loss", "mse", "--seed", 3, "--init-weights", weights, "--scale", 1,
-              "--steps", 40, "--max-skipped", 9, "--cuda-graph", "on")
-    assert a.exit(60) == 83, a
-    rank = epoch_order(2, 3, 9).index(1)
-    assert a.says(f"the gradients of rank {rank} are not finite at step 10, as in the 9 steps before") and a.says("the gradients are not finite at step 1:"), a
-    clean(a)
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("how", ["none", "plain", "align16", "refuse"])
-def test_products_that_the_library_does_not_offer(rdzv, how, activation):
-    options = ["--steps", 8, "--activation", activation]
+def test_products_that_the_library_does_not_offer(rdzv, how):
+    options = ["--steps", 8]
     near(run(rdzv, 1, *options, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, *options, device="cpu")[0], 1e-4)
 
 
@@ -164,7 +146,7 @@ def one_fails(rdzv, call, *options):
     ("cudaStreamBeginCapture:1", "rank 1 cannot: .*a capture"),
     ("cublasLtMatmul:7", "rank 1 cannot: .*cuBLASLt"),  # the second product of the second step
     ("cudaGraphInstantiate:1", "rank 1 cannot: .*building a graph from a capture"),
-    ("cudaStreamCreateWithPriority:4", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
+    ("cudaStreamCreateWithPriority:3", "rank 1 cannot: .*creating a stream"),  # of the rehearsal's communicator
     ("ncclAllReduce:3", "rank 1 cannot: .*NCCL failed"),  # in the rehearsal
     ("ncclGetUniqueId:1", None),  # only rank 0 makes one
 ])
@@ -205,9 +187,8 @@ def test_the_device_tells_its_times(rdzv, graph):
 def test_a_data_set_that_is_too_large_is_sent(rdzv):
     images = rdzv.tmp / "images"
     images.write_bytes(bytes([0, 0, 8, 2, 0, 0, 4096 >> 8, 0, 0, 0, 3, 0]) + bytes(k * 37 % 256 for k in range(4096 * 768)))
-    options = ["--layers", "768,8,768", "--data", images, "--steps", 6, "--update-freq", 2]
+    options = ["--layers", "768,8,768", "--data", images, "--steps", 6]
     kept, sent = run(rdzv, 2, *options), start(rdzv, 2, *options, env={"FAKEGPU_MEMORY_MB": "40"})
-    # Beside the steps before, to each slot's own memory: in any order that may come about.
     assert {run(rdzv, 2, *options, seed=seed, env={"FAKEGPU_MEMORY_MB": "40"})[1] for seed in (2, 3)} == {kept[1]}
     assert sent.exit(60) == 0 and "batches are sent to the device: the data set's 3 MB are more than 1/4 of the " in sent.text, sent
     clean(sent)

@@ -299,24 +299,12 @@ static void put(void *p, cudaDataType_t t, size_t i, float x) {
     ((uint16_t *)p)[i] = isnan(x) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float to_tf32(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if (!isfinite(x)) return x;
-  bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 /* As rows of k values, one for each row (A) or column (B) of D. */
 static float *pack(const struct product *p, const void *at, const struct layout *l, size_t rows, bool by_k) {
   float *v = malloc(rows * p->k * sizeof *v + 1);
-  bool tf32 = p->op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   for (size_t r = 0; r < rows; r++)
-    for (size_t k = 0; k < p->k; k++) {
-      float x = load(at, l->type, by_k ? r * (size_t)l->ld + k : k * (size_t)l->ld + r);
-      v[r * p->k + k] = tf32 ? to_tf32(x) : x;
-    }
+    for (size_t k = 0; k < p->k; k++)
+      v[r * p->k + k] = load(at, l->type, by_k ? r * (size_t)l->ld + k : k * (size_t)l->ld + r);
   return v;
 }
 

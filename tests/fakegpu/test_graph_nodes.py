@@ -17,7 +17,7 @@ AGENT, TRAINER, MODULE = (str(Path(a).resolve()) for a in sys.argv[1:])
 COMMON = ["--layers", "20,300,20", "--data", "synthetic:96", "--batch", "24", "--scale", "0.005", "--steps", "6", "--report-every", "0",
           "--device", "cuda", "--cuda-module", MODULE, "--cuda-graph", "on"]
 
-BEGIN = ["copy_and_stamp_kernel", "ramps_kernel", "copy_and_stamp_kernel"]  # flags and learning rate; rows; time of the input
+BEGIN = ["copy_and_stamp_kernel", "ramps_kernel", "copy_and_stamp_kernel"]  # flags; rows; time of the input
 FORWARD = ["matmul", "matmul"]
 LOSS = {"mse": ["squared_kernel"], "rmse": ["squared_kernel", "root_kernel"]}
 SUM = ["trace_begin_kernel", "ncclAllReduce", "trace_end_kernel"]

@@ -2,7 +2,7 @@
 /* The best rates of this device: the step perf of tests/gpu/run lays our steps beside it, so nothing of ours is in
  * here but the clock.
  *
- *   device-rates --precision fp32|tf32|bf16 [--each N] [--repeats N] [--copy-bytes N] M,K,N...
+ *   device-rates --precision fp32|bf16 [--each N] [--repeats N] [--copy-bytes N] M,K,N...
  *
  * For each product of M rows, K in between and N columns cuBLASLt is asked for its algorithms (ALGOS_MAX); each of
  * them is captured N times into one graph, so that no launch is timed, and run; what counts is the median of the
@@ -27,7 +27,6 @@ enum { ALGOS_MAX = 8, REPEATS_MAX = 101, FILL = 1 << 20 };
 
 struct probe {
   cudaDataType_t type;
-  cublasComputeType_t compute;
   size_t size; /* of an element */
   int each, repeats;
   size_t copy_bytes;
@@ -150,7 +149,7 @@ static double median_ms(const struct task *t) {
 
 static void describe(const struct probe *p, struct product *x) {
   int32_t turned = CUBLAS_OP_T;
-  lt(cublasLtMatmulDescCreate(&x->op, p->compute, CUDA_R_32F), "a product");
+  lt(cublasLtMatmulDescCreate(&x->op, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product");
   lt(cublasLtMatmulDescSetAttribute(x->op, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned), "a product");
   lt(cublasLtMatrixLayoutCreate(&x->la, p->type, (uint64_t)x->k, (uint64_t)x->m, x->k), "a matrix");
   lt(cublasLtMatrixLayoutCreate(&x->lb, p->type, (uint64_t)x->k, (uint64_t)x->n, x->k), "a matrix");
@@ -219,9 +218,8 @@ static void measure(struct probe *p, char **shapes, int n) {
 }
 
 static bool set_precision(struct probe *p, const char *name) {
-  bool tf32 = strcmp(name, "tf32") == 0, wide = tf32 || strcmp(name, "fp32") == 0;
+  bool wide = strcmp(name, "fp32") == 0;
   p->type = wide ? CUDA_R_32F : CUDA_R_16BF;
-  p->compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   p->size = wide ? 4 : 2;
   return wide || strcmp(name, "bf16") == 0;
 }
@@ -244,7 +242,7 @@ int main(int argc, char **argv) {
       good = false;
   }
   if (!good || !p.size || i == argc) {
-    fprintf(stderr, "usage: device-rates --precision fp32|tf32|bf16 [--each N] [--repeats N] "
+    fprintf(stderr, "usage: device-rates --precision fp32|bf16 [--each N] [--repeats N] "
                     "[--copy-bytes N] M,K,N...\n");
     return 2;
   }

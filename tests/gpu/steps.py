@@ -71,13 +71,13 @@ def seam_command(work, precision):
     return [work.program("test_compute_seam"), "--device", work.device, "--precision", precision, *(["--cuda-module", work.cuda_module()] if work.device == "cuda" else [])]
 
 
-def run_seam(work, kinds):
-    """kinds: {name: (precision, further options, environment)}"""
+def seam(work):
+    """Every operation and whole steps against a reference in double."""
+    kinds = [["fp32"], ["bf16", "--deterministic"], ["bf16"], ["fp32", "--deterministic"]]
 
-    def one(name, kind):
-        precision, more, env = kind
+    def one(name, words):
         name = "seam-" + name.replace(" ", "-")
-        text = work.call([*seam_command(work, precision), *more], name, work.env(**env), ok=(0, 77))
+        text = work.call([*seam_command(work, words[0]), *words[1:]], name, ok=(0, 77))
         log = work.file(name + ".log").read_text(errors="replace") + text
         if text.startswith("skipped: "):
             raise Skip(text.strip()[len("skipped: ") :])
@@ -86,24 +86,10 @@ def run_seam(work, kinds):
             raise Fail(f"{name}: no test was run")
         return count
 
-    counts, bad = w.each(kinds, one)
+    counts, bad = w.each({" ".join(words).replace("--", ""): words for words in kinds[: 2 if work.rehearse else None]}, one)
     if bad:
         raise Fail("; ".join(bad), counts)
     return ", ".join(f"{k} {n}" for k, n in counts.items()) + " tests", counts
-
-
-def seam(work):
-    """Every operation and whole steps against a reference in double."""
-    kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp32", "--deterministic"]]
-    return run_seam(work, {" ".join(words).replace("--", ""): (words[0], words[1:], {}) for words in kinds[: 2 if work.rehearse else None]})
-
-
-def seam_ways(work):
-    """The ways of a product that large layers use only where cuBLASLt offers nothing."""
-    if work.device == "cpu":
-        raise Skip("this machine has no GPU")
-    kinds = [(way, precision) for way in ("plain", "own") for precision in ("fp32", "bf16")]
-    return run_seam(work, {f"{precision} {way}": (precision, [], {"RDZV_CUDA_MATMUL": way}) for way, precision in kinds[: 1 if work.rehearse else None]})
 
 
 # ---- the collectives ------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def rows_of(text, first):
 def by_nsys(work, tool, command):
     report = work.file("replay.nsys-rep")
     report.unlink(missing_ok=True)
-    options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", "-o", report.with_suffix("")]
+    options = ["--trace=cuda", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true", "-o", report.with_suffix("")]
     work.call([tool, "profile", *options, *command], "nsys-profile")
     text = work.call([tool, "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv", "--output", "-", report], "nsys-stats")
     found = rows_of(text, "Time (%)")

@@ -24,7 +24,7 @@ import work  # noqa: E402
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {**dict.fromkeys(("seam-ways", "coll", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
+NOT_ON_A_CPU = {**dict.fromkeys(("coll", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
                 "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
 
 
@@ -239,16 +239,16 @@ def finished(out, pack_at):
 def test_pieces_are_put_together(tmp_path):
     """A step that has no room is named, with the command for it; the next call, with a folder of its own, carries the first one's results in."""
     one, two = tmp_path / "one", tmp_path / "two"
-    common = ["--rehearse", "--build", BUILD, "--only", "seam-ways,coll,trace", "--pack", tmp_path / "pack"]
+    common = ["--rehearse", "--build", BUILD, "--only", "sanitize-seam,coll,trace", "--pack", tmp_path / "pack"]
     p = run(*common, "--out", one, "--limit", 200)
-    assert p.returncode == 0 and finished(one, tmp_path / "pack") == {"seam-ways": "skipped", "trace": "skipped"}, p
+    assert p.returncode == 0 and finished(one, tmp_path / "pack") == {"sanitize-seam": "skipped", "trace": "skipped"}, p
     assert "left, since --limit 200 had no room for them: coll; go on with:" in p.stdout
     words = p.stdout.splitlines()[-1].split()
     assert words[0] == "tests/gpu/run" and words[-4:] == ["--only", "coll", "--carry", str(tmp_path / "pack")] and words.count("--only") == 1
     words[words.index(str(one))] = str(two)
     p = run(*words[1:])
     assert p.returncode == 0 and "left" not in p.stdout, p
-    assert finished(two, tmp_path / "pack") == {"seam-ways": "skipped", "coll": "skipped", "trace": "skipped"}
+    assert finished(two, tmp_path / "pack") == {"sanitize-seam": "skipped", "coll": "skipped", "trace": "skipped"}
 
 
 def test_a_step_that_no_limit_holds_begins_first(tmp_path):

@@ -47,20 +47,8 @@ CASES = {
     "autoencoder-ddp": dict(AUTO, ddp=True, worlds=[2], beside=("autoencoder", "shaken", 10)),  # the root of each rank's own mean
     "deep": dict(DEEP, worlds=[None, 2, 4]),
     "deep-bf16": dict(DEEP, precision="bf16", beside=("deep", "losses", 2)),
-    "deep-linear": dict(DEEP, activation="none", worlds=[None, 2]),
-    "deep-gelu": dict(DEEP, activation="gelu", worlds=[None, 2, 4]),
-    "deep-gelu-bf16": dict(DEEP, activation="gelu", precision="bf16", beside=("deep-gelu", "losses", 2)),
-    "classifier-gelu": dict(CLASSES, activation="gelu", optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier": dict(CLASSES, worlds=[None, 2, 4], optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier-bf16": dict(CLASSES, precision="bf16", beside=("classifier", "losses", 2), optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
-    "adamw-cosine-clip-freq": dict(
-        DEEP, batch=16, update_freq=4, worlds=[None, 2], clip_norm=0.02, schedule="cosine", warmup=20,
-        optimizer=["AdamW", {"lr": 1e-3, "weight_decay": 0.1}],
-        options=["--optimizer", "adamw", "--lr", "1e-3", "--weight-decay", "0.1", "--clip-norm", "0.02", "--warmup-steps", "20", "--lr-decay", "cosine"]),
-    "sgd-momentum-decay": dict(
-        CLASSES, worlds=[None, 2], shaken=True, beside=("sgd-momentum-decay", "shaken", 10), optimizer=["SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-4}],
-        options=["--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9", "--weight-decay", "1e-4"]),
-    "adam-decay": dict(DEEP, shaken=True, beside=("adam-decay", "shaken", 10), optimizer=["Adam", {"lr": 1e-3, "weight_decay": 1e-3}], options=["--lr", "1e-3", "--weight-decay", "1e-3"]),
 }
 
 
@@ -97,13 +85,12 @@ class Data:
         return self.IMAGES if case["set"] == "images" else self.RAMPS
 
     def batches(self, case):
-        """The sampler's own order, in steps of batches."""
-        n, batch, group = self.samples(case), case["batch"], case.get("update_freq", 1)
+        """The sampler's own order."""
+        n, batch = self.samples(case), case["batch"]
         steps, epoch = [], 0
         while len(steps) < STEPS:
             order = epoch_order(n, SEED, epoch)
-            cut = [order[k:k + batch] for k in range(0, n, batch)]
-            steps += [cut[k:k + group] for k in range(0, len(cut), group)]
+            steps += [order[k:k + batch] for k in range(0, n, batch)]
             epoch += 1
         return steps[:STEPS]
 
@@ -112,22 +99,22 @@ class Data:
         path, cases = self.folder / "cases.json", {}
         for name in names:
             case = CASES[name]
-            more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken", "schedule", "warmup", "clip_norm") if k in case}
+            more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken") if k in case}
             if case.get("labels"):
                 more["labels"] = str(self.folder / "labels.npy")
             cases[name] = dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),
-                               precision=case.get("precision", "fp32"), activation=case.get("activation", "relu"), device=device)
+                               precision=case.get("precision", "fp32"), device=device)
         path.write_text(json.dumps(cases))
         return path
 
     def for_us(self, name):
         case = CASES[name]
         args = ["--layers", ",".join(map(str, case["layers"])), "--loss", case["loss"], "--steps", STEPS, "--seed", SEED, "--batch", case["batch"],
-                "--update-freq", case.get("update_freq", 1), "--init-weights", self.weights(case["layers"]), *case["options"]]
+                "--init-weights", self.weights(case["layers"]), *case["options"]]
         args += ["--data", self.folder / "images" if case["set"] == "images" else f"synthetic:{self.RAMPS}"]
         if case.get("labels"):
             args += ["--labels", self.folder / "labels"]
-        return args + ["--precision", case.get("precision", "fp32"), "--activation", case.get("activation", "relu")]
+        return args + ["--precision", case.get("precision", "fp32")]
 
 
 def of_torch(data, env=None):

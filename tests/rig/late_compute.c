@@ -13,14 +13,12 @@
 
 enum { AT_ONCE = 2, BUFS_MAX = 512 };
 
-enum kind { COPY, FILL, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, CORRECT, OPT_STEP, OPT_READ, OPT_SET };
+enum kind { COPY, FORWARD, BACKWARD_WEIGHT, BACKWARD_INPUT, LOSS, OPT_STEP, OPT_READ, OPT_SET };
 
 struct op {
   enum kind kind;
   struct span a, b, c, d;
-  float value;
-  size_t rows, cols;
-  bool add;
+  size_t rows;
   struct compute_layer *layer;
   struct compute_buf *params, *grads;
   struct compute_opt *opt;
@@ -66,7 +64,7 @@ static bool is_stage(const struct late *l, const struct compute_buf *b) {
 
 static int run_loss(struct late *l, const struct op *o, struct err *e) {
   int rc = compute_loss(l->cpu, &o->loss, o->a, o->b, o->c, o->d, e);
-  if (rc == 0 && o->c.buf && l->blocked) compute_host(l->cpu, o->d)[1] = INFINITY;
+  if (rc == 0 && l->blocked) compute_host(l->cpu, o->d)[1] = INFINITY;
   return rc;
 }
 
@@ -74,12 +72,10 @@ static int run_op(struct late *l, const struct op *o, struct err *e) {
   struct compute *c = l->cpu;
   switch (o->kind) {
   case COPY: return compute_copy(c, o->a, o->b, e);
-  case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
-  case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, o->add, e);
+  case BACKWARD_WEIGHT: return compute_backward_weight(c, o->layer, o->grads, o->a, o->b, o->part, o->rows, e);
   case BACKWARD_INPUT: return compute_backward_input(c, o->layer, o->params, o->a, o->b, o->c, o->rows, e);
   case LOSS: return run_loss(l, o, e);
-  case CORRECT: return compute_count_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
   case OPT_STEP:
     if (!l->blocked) return compute_opt_step(c, o->opt, &o->update, e);
     return o->a.n ? compute_opt_read(c, o->opt, o->a, e) : 0;
@@ -149,10 +145,6 @@ static int late_copy(struct compute *c, struct span dst, struct span src, struct
   return enqueue(c, &(struct op){.kind = COPY, .a = dst, .b = src});
 }
 
-static int late_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  return enqueue(c, &(struct op){.kind = FILL, .a = dst, .value = value});
-}
-
 static int late_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   struct late *l = late_of(c);
   if (l->capturing) return err_set(e, -EINVAL, "a mark within a capture");
@@ -192,16 +184,10 @@ static int late_forward(struct compute *c, struct compute_layer *layer, struct c
 }
 
 static int late_backward_weight(struct compute *c, struct compute_layer *layer, struct compute_buf *grads,
-                                struct span x, struct span dz, struct compute_part part, size_t rows, bool add,
-                                struct err *e) {
-  return enqueue(c, &(struct op){.kind = BACKWARD_WEIGHT,
-                                 .layer = layer,
-                                 .grads = grads,
-                                 .a = x,
-                                 .b = dz,
-                                 .part = part,
-                                 .rows = rows,
-                                 .add = add});
+                                struct span x, struct span dz, struct compute_part part, size_t rows, struct err *e) {
+  return enqueue(
+      c, &(struct op){
+             .kind = BACKWARD_WEIGHT, .layer = layer, .grads = grads, .a = x, .b = dz, .part = part, .rows = rows});
 }
 
 static int late_backward_input(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
@@ -214,11 +200,6 @@ static int late_backward_input(struct compute *c, struct compute_layer *layer, s
 static int late_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                      struct span dz, struct span out, struct err *e) {
   return enqueue(c, &(struct op){.kind = LOSS, .loss = *d, .a = y, .b = target, .c = dz, .d = out});
-}
-
-static int late_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                              size_t cols, struct err *e) {
-  return enqueue(c, &(struct op){.kind = CORRECT, .a = y, .b = target, .c = out, .rows = rows, .cols = cols});
 }
 
 static int late_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
@@ -292,7 +273,6 @@ static const struct compute_ops late_ops = {
     .free = late_free,
     .host = late_host,
     .copy = late_copy,
-    .fill = late_fill,
     .record = late_record,
     .done = late_done,
     .layer_create = late_layer_create,
@@ -301,21 +281,19 @@ static const struct compute_ops late_ops = {
     .backward_weight = late_backward_weight,
     .backward_input = late_backward_input,
     .loss = late_loss,
-    .count_correct = late_count_correct,
     .opt_create = late_opt_create,
     .opt_destroy = late_opt_destroy,
     .opt_state = late_opt_state,
     .opt_step = late_opt_step,
     .opt_read = late_opt_read,
     .opt_set = late_opt_set,
-    .send = late_copy,
     .block_updates = late_block_updates,
 };
 
 /* The optimizer is the CPU's own, so opt_state does not get the queue's compute. */
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i) {
   static struct compute *cpu;
-  if (!cpu) cpu = compute_cpu_create(1, COMPUTE_FP32);
+  if (!cpu) cpu = compute_cpu_create(COMPUTE_FP32);
   return compute_opt_state(cpu, o, i);
 }
 
@@ -327,7 +305,7 @@ struct compute *late_create(const struct late_config *cfg) {
   with_capture.launch = late_launch;
   with_capture.graph_destroy = late_graph_destroy;
   struct late *l = xcalloc(1, sizeof *l);
-  l->cpu = compute_cpu_create(1, COMPUTE_FP32);
+  l->cpu = compute_cpu_create(COMPUTE_FP32);
   l->cfg = *cfg;
   l->base = (struct compute){.ops = cfg->can_capture ? &with_capture : &late_ops,
                              .precision = COMPUTE_FP32,

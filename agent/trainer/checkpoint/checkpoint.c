@@ -230,7 +230,7 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ck
 }
 
 /* The largest state of any kind. ckpt_decode checks the size against the header. */
-#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES_MAX) + 4)
+#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES) + 4)
 
 static int read_checkpoint(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct ckpt_state *s,
                            struct buf *out, struct tally *tally, struct err *e) {
@@ -258,29 +258,6 @@ int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m,
   }
   ckpt_list_finish(&l);
   return rc ? rc : found;
-}
-
-int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct tally *tally,
-              struct err *e) {
-  char *dir = xstrdup(path), *slash;
-  struct ckpt_id id;
-  for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
-  struct stat st;
-  int rc = stat(dir, &st) < 0 ? -errno : 0;
-  slash = strrchr(dir, '/');
-  if (slash) *slash = 0;
-  if (rc)
-    err_set(e, rc, "%s", strerror(-rc));
-  else
-    rc = ckpt_name_parse(slash ? slash + 1 : dir, &id) ? read_checkpoint(!slash   ? "."
-                                                                         : dir[0] ? dir
-                                                                                  : "/",
-                                                                         &id, m, s, out, tally, e)
-                                                       : err_set(e, -EINVAL,
-                                                                 "its name is not that of a checkpoint, such as "
-                                                                 "000001-alone-r000001-s000000000100");
-  free(dir);
-  return rc;
 }
 
 int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m) {

@@ -45,9 +45,6 @@ typedef void (*ckpt_refused_fn)(void *ctx, const char *name, const struct err *w
  * that life of the job; NULL: all. 1: found. 0: there is none. Negative: the folder cannot be read. */
 int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out,
                 ckpt_refused_fn refused, void *ctx, struct tally *tally, struct err *e);
-/* Reads the checkpoint at `path`, DIR/NAME, in the same way. 0, or a negative code with the reason. */
-int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct tally *tally,
-              struct err *e);
 /* The marker of the newest checkpoint of that life, without its state. 1: found. 0: there is none. */
 int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m);
 /* Removes what dead writers left (checkpoints older than mine->id and without a marker), and all but the `keep` newest

@@ -32,23 +32,21 @@ enum {
   AT_SAMPLES = 64,
   AT_LAST_LOSS = 72,
   AT_LOSS = 80,
-  AT_OPTIM = 84,
-  AT_N_WIDTHS = 88,
-  AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
-  AT_SKIPPED = 160,
-  AT_OPTIONS = 176,                              /* CKPT_OPTIONS doubles */
-  AT_ACTIVATION = AT_OPTIONS + 8 * CKPT_OPTIONS, /* zero from here to the checksum */
+  AT_N_WIDTHS = 84,
+  AT_WIDTHS = 88, /* MODEL_WIDTHS_MAX of 4 bytes */
+  AT_SKIPPED = AT_WIDTHS + 4 * MODEL_WIDTHS_MAX,
+  AT_OPTIONS = AT_SKIPPED + 8, /* CKPT_OPTIONS doubles; zero from there to the checksum */
   AT_CRC = CKPT_HEADER - 4,
 };
 
-_Static_assert(AT_ACTIVATION + 4 <= AT_CRC, "the header has room for the options and the activation");
+_Static_assert(AT_OPTIONS + 8 * CKPT_OPTIONS <= AT_CRC, "the header has room for the options");
 
 uint32_t ckpt_crc(const void *data, size_t len) {
   return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
 }
 
 uint64_t ckpt_size(const struct ckpt_kind *k) {
-  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)compute_opt_states(k->optim)) + 4;
+  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + COMPUTE_STATES) + 4;
 }
 
 static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
@@ -68,7 +66,6 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   memcpy(&loss_bits, &s->last_loss, 8);
   le64_put(h + AT_LAST_LOSS, loss_bits);
   le32_put(h + AT_LOSS, (uint32_t)s->kind.loss);
-  le32_put(h + AT_OPTIM, (uint32_t)s->kind.optim);
   le32_put(h + AT_N_WIDTHS, s->kind.shape.n);
   for (uint32_t i = 0; i < s->kind.shape.n; i++) le32_put(h + AT_WIDTHS + 4 * i, s->kind.shape.width[i]);
   for (size_t i = 0; i < CKPT_OPTIONS; i++) {
@@ -76,7 +73,6 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
     memcpy(&bits, &s->kind.options[i], 8);
     le64_put(h + AT_OPTIONS + 8 * i, bits);
   }
-  le32_put(h + AT_ACTIVATION, (uint32_t)s->kind.activation);
   le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
 }
 
@@ -101,7 +97,7 @@ void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   encode_header(s, out->head);
   add_piece(out, out->head, sizeof out->head);
   add_floats(out, s, s->params);
-  for (int i = 0; i < compute_opt_states(s->kind.optim); i++) add_floats(out, s, s->states[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) add_floats(out, s, s->states[i]);
   for (int i = 1; i < out->n; i++) floats = crc32_z(floats, out->pieces[i].data, out->pieces[i].n);
   uint64_t bytes = out->size - sizeof out->head;
   le32_put(out->tail, (uint32_t)floats);
@@ -126,13 +122,9 @@ static int decode_header(const void *data, size_t len, struct ckpt_state *s, str
     return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d", le32_get(h + AT_VERSION),
                    CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
-  uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
-  uint32_t activation = le32_get(h + AT_ACTIVATION);
-  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW || activation > COMPUTE_GELU)
-    return err_set(e, -EBADMSG, "has a loss, an optimizer or an activation that this trainer does not know");
-  out.kind.activation = (enum compute_act)activation;
+  uint32_t loss = le32_get(h + AT_LOSS);
+  if (loss > COMPUTE_CROSS_ENTROPY) return err_set(e, -EBADMSG, "has a loss that this trainer does not know");
   out.kind.loss = (enum compute_loss)loss;
-  out.kind.optim = (enum compute_opt_kind)optim;
   struct model_shape *shape = &out.kind.shape;
   shape->n = le32_get(h + AT_N_WIDTHS);
   if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
@@ -157,9 +149,7 @@ static int decode_header(const void *data, size_t len, struct ckpt_state *s, str
     memcpy(&out.kind.options[i], &bits, 8);
     finite &= isfinite(out.kind.options[i]) != 0;
   }
-  bool options_fit = finite && out.kind.options[CKPT_LR_DECAY] >= OPTIM_CONSTANT &&
-                     out.kind.options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
-  if (out.position >= out.kind.samples || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+  if (out.position >= out.kind.samples || !finite || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;
   return 0;
@@ -176,7 +166,7 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
     return err_set(e, -EBADMSG, "is damaged: its checksum does not match its content");
   size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
   out.params = p;
-  for (int i = 0; i < compute_opt_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
+  for (int i = 0; i < COMPUTE_STATES; i++) out.states[i] = p + bytes * (size_t)(i + 1);
   *s = out;
   return 0;
 }
@@ -186,27 +176,14 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
   model_shape_format(&have->shape, ',', a, sizeof a);
   model_shape_format(&want->shape, ',', b, sizeof b);
   if (strcmp(a, b) != 0) return err_set(e, -EINVAL, "was made with --layers %s, this run has %s", a, b);
-  if (have->activation != want->activation)
-    return err_set(e, -EINVAL, "was made with --activation %s, this run has %s", model_act_words[have->activation],
-                   model_act_words[want->activation]);
   if (have->loss != want->loss)
     return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", model_loss_words[have->loss],
                    model_loss_words[want->loss]);
-  if (have->optim != want->optim)
-    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optim_kind_words[have->optim],
-                   optim_kind_words[want->optim]);
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed, want->seed);
   if (have->samples != want->samples)
     return err_set(e, -EINVAL, "was made on %" PRIu64 " samples, this run has %" PRIu64, have->samples, want->samples);
   return 0;
-}
-
-static void put_option(struct buf *out, int option, double value) {
-  if (option == CKPT_LR_DECAY)
-    buf_puts(out, optim_decay_words[(int)value]);
-  else
-    buf_printf(out, "%.9g", value);
 }
 
 int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *want, char *text, size_t size) {
@@ -220,11 +197,7 @@ int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *wa
   for (int i = 0; i < CKPT_OPTIONS; i++) {
     double more = want->options[i] - have->options[i];
     if (!(more < 0 || more > 0)) continue;
-    buf_printf(&out, "%s--%s ", n++ ? ", " : "", names[i]);
-    put_option(&out, i, have->options[i]);
-    buf_puts(&out, " there and ");
-    put_option(&out, i, want->options[i]);
-    buf_puts(&out, " here");
+    buf_printf(&out, "%s--%s %.9g there and %.9g here", n++ ? ", " : "", names[i], have->options[i], want->options[i]);
   }
   if (size) snprintf(text, size, "%s", n ? buf_text(&out) : "");
   buf_finish(&out);
@@ -273,8 +246,7 @@ void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {
   size_t from = out->len;
   buf_printf(out, "rdzv-trainer checkpoint %d\njob %s\ngeneration %" PRIu32 "\nincarnation %s\n", CKPT_VERSION, m->job,
              m->id.generation, m->id.incarnation);
-  buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\nsource %08" PRIx32 "\n", m->id.round,
-             m->id.step, m->origin, m->source);
+  buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\n", m->id.round, m->id.step, m->origin);
   buf_printf(out, "state.bin %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
   buf_printf(out, "marker crc32 %08" PRIx32 "\n", ckpt_crc(out->data + from, out->len - from));
 }
@@ -289,11 +261,10 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
   copy[len] = 0;
   int n = sscanf(copy,
                  "rdzv-trainer checkpoint %9d\njob %131s\ngeneration %9" SCNu32 "\nincarnation %63s\nround %9" SCNu32
-                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nsource %8" SCNx32 "\nstate.bin %19" SCNu64
-                 " bytes crc32 %8" SCNx32,
+                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
                  &version, out.job, &out.id.generation, out.id.incarnation, &out.id.round, &out.id.step, &out.origin,
-                 &out.source, &out.size, &out.crc);
-  if (n != 10) return false;
+                 &out.size, &out.crc);
+  if (n != 9) return false;
   ckpt_marker_format(&out, &again);
   bool same = again.len == len && memcmp(again.data, text, len) == 0;
   buf_finish(&again);

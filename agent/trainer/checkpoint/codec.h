@@ -9,7 +9,7 @@
  * depend on the number of ranks, the round, the device or the precision. COMMIT names the job and the run that wrote
  * it.
  *
- * Version 4 has the activation. A trainer reads only its own version. */
+ * A trainer reads only its own version. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,25 +17,17 @@
 #include "agent/trainer/model/model.h"
 #include "common/buf.h"
 
-enum { CKPT_HEADER = 320, CKPT_VERSION = 4, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+enum { CKPT_HEADER = 256, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
 
 /* Options that decide what the steps after a checkpoint compute. A run with other values resumes from it only on
  * request. The length of a run (--steps, --epochs), files and the device are not among them. */
 #define CKPT_OPTION_LIST(X)                                                                                            \
   X(BATCH, "batch")                                                                                                    \
-  X(UPDATE_FREQ, "update-freq")                                                                                        \
   X(SCALE, "scale")                                                                                                    \
   X(LR, "lr")                                                                                                          \
-  X(WARMUP_STEPS, "warmup-steps")                                                                                      \
-  X(LR_DECAY, "lr-decay")                                                                                              \
-  X(LR_MIN, "lr-min")                                                                                                  \
-  X(LR_POWER, "lr-power")                                                                                              \
-  X(MOMENTUM, "momentum")                                                                                              \
   X(BETA1, "beta1")                                                                                                    \
   X(BETA2, "beta2")                                                                                                    \
-  X(EPS, "eps")                                                                                                        \
-  X(WEIGHT_DECAY, "weight-decay")                                                                                      \
-  X(CLIP_NORM, "clip-norm")
+  X(EPS, "eps")
 #define X(name, option) CKPT_##name,
 enum ckpt_option { CKPT_OPTION_LIST(X) CKPT_OPTIONS };
 #undef X
@@ -43,11 +35,9 @@ enum ckpt_option { CKPT_OPTION_LIST(X) CKPT_OPTIONS };
 /* The options that must be equal for a run to resume from a checkpoint, and those that should be. */
 struct ckpt_kind {
   struct model_shape shape;
-  enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
-  enum compute_opt_kind optim;
   uint64_t seed, samples;
-  double options[CKPT_OPTIONS]; /* LR_DECAY: an enum optim_decay */
+  double options[CKPT_OPTIONS];
 };
 
 struct ckpt_state {
@@ -57,7 +47,7 @@ struct ckpt_state {
   struct compute_opt_counters counters; /* updates and skipped; the rest is not stored */
   double last_loss;
   const void *params; /* floats, at any alignment. encode reads from here; decode points into the given bytes */
-  const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */
+  const void *states[COMPUTE_STATES];
   bool padded; /* encode: params and states have the pads of a model in memory (model.h), which are not stored */
 };
 
@@ -69,7 +59,7 @@ struct ckpt_piece {
   const void *data;
   size_t n;
 };
-enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES_MAX) * MODEL_TENSORS_MAX };
+enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES) * MODEL_TENSORS_MAX };
 struct ckpt_bytes {
   struct ckpt_piece pieces[CKPT_PIECES_MAX];
   int n;
@@ -106,9 +96,8 @@ bool ckpt_name_parse(const char *name, struct ckpt_id *id);
 struct ckpt_marker {
   struct ckpt_id id;
   char job[CKPT_JOB_MAX]; /* its name, made a word by ckpt_word; "-": no agent, so no job */
-  /* generation of the run that began at step 0 or with --resume-from; equal for runs that resumed from each other */
+  /* generation of the run that began at step 0; equal for runs that resumed from each other */
   uint32_t origin;
-  uint32_t source; /* CRC-32 of the state.bin that --resume-from named then; 0: none */
   uint64_t size;
   uint32_t crc; /* of all of state.bin */
 };

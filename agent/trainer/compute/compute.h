@@ -13,8 +13,7 @@
  *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
  *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
  *    touch a stage between a compute_copy and a mark behind it.
- *  - Values that change from step to step lie on the device: the learning rate, the update count, the decision to
- *    skip. So the host does not wait for them, and a step can be captured once and launched again
+ *  - Values that change from step to step lie on the device: the update count, the decision to skip. So the host does not wait for them, and a step can be captured once and launched again
  *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
  *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
  *    collective reduces everything.
@@ -24,7 +23,6 @@
  * Precision is the same on every device, up to the order of sums:
  *
  *   fp32   everything is float.
- *   tf32   operands of matrix products are rounded to 10 bits of mantissa, sums are float. A CPU computes as for fp32.
  *   bf16   weights are floats with a bf16 copy that matrix products read. Activations and their gradients are bf16.
  *          Sums of products, the loss, gradients of weights, their sum over ranks, and the optimizer are float.
  *
@@ -41,7 +39,7 @@
 extern "C" {
 #endif
 
-enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16 };
+enum compute_precision { COMPUTE_FP32, COMPUTE_BF16 };
 
 enum compute_use {
   COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision where it needs one */
@@ -52,14 +50,10 @@ enum compute_use {
   COMPUTE_STAGE, /* host memory, pinned if that helps */
 };
 
-/* Activation behind a layer. COMPUTE_GELU is the tanh approximation (gelu below). */
-enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU, COMPUTE_GELU };
-
 enum compute_loss { COMPUTE_MSE, COMPUTE_RMSE, COMPUTE_CROSS_ENTROPY };
 
-enum compute_opt_kind { COMPUTE_SGD, COMPUTE_ADAM, COMPUTE_ADAMW };
-
-enum { COMPUTE_STATES_MAX = 2, COMPUTE_LOSS_OUT = 3 };
+/* Adam keeps two floats per weight: the mean and the mean square of its gradients. */
+enum { COMPUTE_STATES = 2, COMPUTE_LOSS_OUT = 3 };
 
 struct compute;
 struct compute_buf;
@@ -81,17 +75,13 @@ struct compute_mark {
 
 enum { COMPUTE_STAMP = 2 }; /* stage elements of a time stamp: a uint64_t in nanoseconds */
 
+/* A layer. Behind every layer but the last is a ReLU. */
 struct compute_layer_desc {
-  uint32_t in, out;       /* values per row */
-  bool first;             /* the input is a COMPUTE_INPUT */
-  enum compute_act act;   /* behind this layer */
-  enum compute_act below; /* behind the layer that made the input; COMPUTE_LINEAR for the first */
-  size_t weight, bias;    /* offsets in the flat buffers: weight[out][in], bias[out] */
+  uint32_t in, out;    /* values per row */
+  bool first;          /* the input is a COMPUTE_INPUT; otherwise it comes from a ReLU */
+  bool relu;           /* behind this layer */
+  size_t weight, bias; /* offsets in the flat buffers: weight[out][in], bias[out] */
   size_t max_rows;
-  /* The derivative of GELU needs the values before GELU. With act COMPUTE_GELU a forward writes them to `before`,
-   * COMPUTE_ACT of max_rows * out values. With below COMPUTE_GELU a backward reads `below_before`, max_rows * in
-   * values. Otherwise NULL. Both buffers outlive the layer. */
-  struct compute_buf *before, *below_before;
 };
 
 /* Outputs [from, from + n) of a layer: rows of its weight. */
@@ -104,23 +94,19 @@ struct compute_loss_desc {
   enum compute_loss kind;
   size_t rows, cols;
   double weight;  /* the share of these rows in the whole; 1: they are the whole */
-  bool add;       /* add to `out` instead of overwriting it */
   float rank_tag; /* written to out[2] if the loss is not finite: this rank + 1 */
 };
 
+/* Adam, as in PyTorch. */
 struct compute_opt_desc {
-  enum compute_opt_kind kind;
-  size_t n;                 /* weights */
-  double momentum;          /* sgd */
-  double beta1, beta2, eps; /* adam, adamw */
-  double weight_decay; /* sgd, adam: added to the gradient. adamw: subtracted from the weights, times lr. 0: none */
-  double clip_norm;    /* longer gradients are shortened to this norm. 0: never */
+  size_t n;  /* weights */
+  double lr; /* used as a float */
+  double beta1, beta2, eps;
 };
 
 /* One update. */
 struct compute_update {
   struct span param, grad; /* n of the optimizer */
-  struct span lr;          /* one float on the device, read when the update runs */
   struct span bad;         /* one float on the device, out[1] of compute_loss; n 0: none */
   struct span counters;    /* stage of COMPUTE_COUNTERS floats: the counters behind this update; n 0: nowhere */
 };
@@ -135,8 +121,6 @@ struct compute_rows_desc {
 enum {
   COMPUTE_ROWS_SHARE = 4, /* a data set may use 1/4 of the device's free memory */
   COMPUTE_ROW_NUMBER = 2, /* stage elements of one row number: a uint64_t */
-  COMPUTE_SQUARES = 4,    /* floats that compute_squares writes */
-  COMPUTE_SQUARES_BLOCKED = 2,
 };
 
 /* The counters of an optimizer. Checkpoints store them. */
@@ -144,7 +128,7 @@ struct compute_opt_counters {
   uint64_t updates;        /* updates made: the exponent of Adam's bias correction */
   uint64_t skipped;        /* steps with gradients that were not finite; they left weights and state unchanged */
   uint32_t skipped_in_row; /* up to the last step */
-  float grad_norm;         /* of the last step, before clipping; not finite: the step was skipped */
+  float grad_norm;         /* of the last step; not finite: the step was skipped */
 };
 
 struct compute_ops {
@@ -154,7 +138,6 @@ struct compute_ops {
   void (*free)(struct compute *c, struct compute_buf *b);
   float *(*host)(struct compute *c, struct span s);
   int (*copy)(struct compute *c, struct span dst, struct span src, struct err *e);
-  int (*fill)(struct compute *c, struct span dst, float value, struct err *e);
   int (*record)(struct compute *c, struct compute_mark *mark, struct err *e);
   int (*done)(struct compute *c, struct compute_mark mark, struct err *e);
   int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out, struct err *e);
@@ -162,13 +145,11 @@ struct compute_ops {
   int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x, struct span y,
                  size_t rows, struct err *e);
   int (*backward_weight)(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                         struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+                         struct span dz, struct compute_part part, size_t rows, struct err *e);
   int (*backward_input)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                         struct span dz, struct span dx, size_t rows, struct err *e);
   int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
               struct span out, struct err *e);
-  int (*count_correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows, size_t cols,
-                       struct err *e);
   int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
@@ -176,9 +157,7 @@ struct compute_ops {
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
   /* Optional: NULL if the device has no such operation. */
-  int (*squares)(struct compute *c, struct span grads, struct span out, struct err *e);
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-  int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
   int (*rows_gather)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e);
@@ -187,8 +166,6 @@ struct compute_ops {
   int (*capture_end)(struct compute *c, struct compute_graph **out, struct err *e);
   int (*launch)(struct compute *c, struct compute_graph *g, struct err *e);
   void (*graph_destroy)(struct compute *c, struct compute_graph *g);
-  void (*range_push)(struct compute *c, const char *name);
-  void (*range_pop)(struct compute *c);
 };
 
 /* Implementations embed this as their first member. */
@@ -202,8 +179,8 @@ struct compute {
   bool held;
 };
 
-/* The CPU, with `threads` OpenBLAS threads. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide, else one. */
-struct compute *compute_cpu_create(int threads, enum compute_precision precision);
+/* The CPU. OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide about its threads; without them there is one. */
+struct compute *compute_cpu_create(enum compute_precision precision);
 
 static inline void compute_destroy(struct compute *c) {
   if (c) c->ops->destroy(c);
@@ -222,13 +199,10 @@ static inline void compute_free(struct compute *c, struct compute_buf *b) {
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
-/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
- * COMPUTE_ACT convert bf16, and may wait: use them in tests, not in a step. */
+/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. At most one side is a
+ * stage, and the other one then no COMPUTE_ACT. A copy on the device between COMPUTE_ACT and floats converts. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->copy(c, dst, src, e);
-}
-static inline int compute_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  return c->ops->fill(c, dst, value, e);
 }
 static inline int compute_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   return c->ops->record(c, mark, e);
@@ -248,51 +222,41 @@ static inline int compute_layer_create(struct compute *c, const struct compute_l
 static inline void compute_layer_destroy(struct compute *c, struct compute_layer *l) {
   if (l) c->ops->layer_destroy(c, l);
 }
-/* y[rows][out] = act(x[rows][in] weight^T + bias). x is a COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a
- * COMPUTE_ACT. rows may be 0, here and below. */
+/* y[rows][out] = x[rows][in] weight^T + bias, and 0 where that is negative if the layer has a ReLU. x is a
+ * COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a COMPUTE_ACT. rows may be 0, here and below. */
 static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                                   struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
 /* The backward pass of a layer is two operations, so that the sum over the ranks can start between them. dz is the
- * gradient of this layer's output before its activation. x, rows and below_before are those of the last compute_forward
- * of this layer.
+ * gradient of this layer's output before its ReLU. x and rows are those of the last compute_forward of this
+ * layer.
  *
- * The first writes gradients of the weight to `grads`, or adds to them: those of one part of the outputs. The part with
+ * The first writes gradients of the weight to `grads`: those of one part of the outputs. The part with
  * the last output also writes the gradient of the whole bias. They are zero for 0 rows. */
 static inline int compute_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads,
                                           struct span x, struct span dz, struct compute_part part, size_t rows,
-                                          bool add, struct err *e) {
-  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, add, e);
+                                          struct err *e) {
+  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, e);
 }
-/* The second writes dx, the gradient of the output of the layer below before *its* activation: this call applies the
- * derivative of `below`, because a fused epilogue has it for free with ReLU. */
+/* The second writes dx, the gradient of the output of the layer below before *its* ReLU: this call applies the
+ * derivative of its ReLU, because a fused epilogue has it for free. Not for the first layer. */
 static inline int compute_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                          struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
   return c->ops->backward_input(c, l, params, x, dz, dx, rows, e);
 }
-/* Three floats in `out`, overwritten or with d->add added to:
+/* Three floats in `out`:
  *
  *   out[0]   weight * loss, even if it is not finite
- *   out[1]   1 if the loss is not finite, else 0; infinite if dz is wanted and updates are blocked
+ *   out[1]   1 if the loss is not finite, else 0; infinite if updates are blocked
  *   out[2]   rank_tag if the loss is not finite, else 0
  *
- * dz = weight * gradient of the loss by y; dz.buf NULL: only the loss. mse is the mean over rows and columns
+ * dz = weight * gradient of the loss by y. mse is the mean over rows and columns
  * against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y) against
  * target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
 static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                                struct span dz, struct span out, struct err *e) {
   return c->ops->loss(c, d, y, target, dz, out, e);
-}
-/* out[0] += the number of rows whose largest value (the first of equal ones) is in column target[row]. */
-static inline int compute_count_correct(struct compute *c, struct span y, struct span target, struct span out,
-                                        size_t rows, size_t cols, struct err *e) {
-  return c->ops->count_correct(c, y, target, out, rows, cols, e);
-}
-
-/* Floats that an optimizer keeps per weight. sgd: the momentum. adam, adamw: the mean and the mean square. */
-static inline int compute_opt_states(enum compute_opt_kind kind) {
-  return kind == COMPUTE_SGD ? 1 : 2;
 }
 /* State and counters are zero. */
 static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
@@ -302,14 +266,13 @@ static inline int compute_opt_create(struct compute *c, const struct compute_opt
 static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o) {
   if (o) c->ops->opt_destroy(c, o);
 }
-/* State i, 0 <= i < compute_opt_states(kind): d->n floats, for checkpoints. The optimizer owns it. */
+/* State i, 0 <= i < COMPUTE_STATES: d->n floats, for checkpoints. The optimizer owns it. */
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first clipped to
- * clip_norm by their norm over all weights. If u->bad is not 0, or the norm is not finite, the update is skipped: only
- * the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked, and
- * this call changes nothing, as if they were blocked here too. Do not use grad afterwards: it may have been clipped.
+/* One update, equal to that of torch.optim's Adam. If u->bad is not 0, or the norm is not finite, the update is skipped:
+ * only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked,
+ * and this call changes nothing, as if they were blocked here too.
  *
  * Behind a mark, u->counters is a struct compute_opt_counters. An update that is blocked writes them too. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
@@ -317,12 +280,6 @@ static inline int compute_opt_step(struct compute *c, struct compute_opt *o, con
                                    struct err *e) {
   return c->ops->opt_step(c, o, u, e);
 }
-/* The sum of the squares of gradients, a double, to the first two floats of `out`, on the device at a multiple of two
- * elements. Float COMPUTE_SQUARES_BLOCKED behind it is infinite if updates are blocked, else 0. */
-static inline int compute_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  return c->ops->squares(c, grads, out, e);
-}
-
 /* Queues a copy of the counters to a stage, as they are behind the queued operations. */
 static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   return c->ops->opt_read(c, o, stage, e);
@@ -348,14 +305,6 @@ static inline int compute_rows_gather(struct compute *c, struct compute_rows *r,
 /* A small copy between a stage and floats that are no COMPUTE_PARAM (dst.n 0: none), and behind it the device's clock to
  * `stamp`, COMPUTE_STAMP elements of a stage, as one operation. A device without a clock leaves the stamp unchanged. */
 int compute_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-/* Copies a stage to a COMPUTE_INPUT while queued operations run; operations queued later see it. No queued operation
- * may use either side. Not within a capture. On a device without such a copy it is a compute_copy. */
-static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {
-  return c->ops->send ? c->ops->send(c, dst, src, e) : c->ops->copy(c, dst, src, e);
-}
-static inline bool compute_can_send(const struct compute *c) {
-  return c->ops->send;
-}
 
 /* While on, queued updates that have not started change nothing, not even counters: the gradients they would use may be
  * incomplete. The gradients of later queued steps then come from old weights. So their losses say so to the other ranks
@@ -383,70 +332,39 @@ static inline int compute_launch(struct compute *c, struct compute_graph *g, str
 static inline void compute_graph_destroy(struct compute *c, struct compute_graph *g) {
   if (g) c->ops->graph_destroy(c, g);
 }
-/* Names the operations that follow, for a profiler. */
-static inline void compute_range_push(struct compute *c, const char *name) {
-  if (c->ops->range_push) c->ops->range_push(c, name);
-}
-static inline void compute_range_pop(struct compute *c) {
-  if (c->ops->range_pop) c->ops->range_pop(c);
-}
 
-/* GELU by its tanh approximation, and its derivative, as PyTorch's nn.GELU(approximate="tanh") and cuBLASLt's epilogue
- * compute them. One definition for the CPU's loops and for the kernels. */
 #ifdef __CUDACC__
 #define COMPUTE_DEVICE __host__ __device__
 #else
 #define COMPUTE_DEVICE
 #endif
 
-#define COMPUTE_GELU_ROOT 0.79788456080286535588f /* sqrt(2 / pi) */
-#define COMPUTE_GELU_CUBE 0.044715f
-
-COMPUTE_DEVICE static inline float gelu(float z) {
-  return 0.5f * z * (1.0f + tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z)));
-}
-
-COMPUTE_DEVICE static inline float gelu_slope(float z) {
-  float t = tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z));
-  return 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * COMPUTE_GELU_ROOT * (1.0f + 3.0f * COMPUTE_GELU_CUBE * z * z);
-}
-
-/* The factors of one update, from its learning rate and the optimizer's description. */
+/* The factors of one update: the mean m becomes b1 m + c1 g, the mean square v b2 v + c2 g g, and a weight loses
+ * rate m / (root sqrt(v) + eps). */
 struct compute_factors {
-  float by;                  /* of the gradients: clipping */
-  float lr, mu;              /* sgd: m = mu m + x, p = p - lr m */
-  float b1, c1, b2, c2, eps; /* adam; c: 1 - b */
-  float rate, root;          /* p = keep p - rate m / (root sqrt(v) + eps) */
-  float decay, keep;         /* x is the gradient plus decay p; keep: adamw */
+  float b1, c1, b2, c2, eps, rate, root;
 };
 
 /* Decides about an update from the sum of the squared gradients, and counts it. true: it is made, with these factors.
  * One definition for the CPU and for the kernels. */
-COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, float lr, bool bad,
+COMPUTE_DEVICE static inline bool compute_decide(const struct compute_opt_desc *d, double squares, bool bad,
                                                  struct compute_opt_counters *v, struct compute_factors *f) {
-  double norm = sqrt(squares), by = 1.0;
-  v->grad_norm = bad ? nanf("") : (float)norm;
+  double lr = (double)(float)d->lr;
+  v->grad_norm = bad ? nanf("") : (float)sqrt(squares);
   if (!isfinite(v->grad_norm)) {
     v->skipped++;
     v->skipped_in_row++;
     return false;
   }
-  if (d->clip_norm > 0 && norm > d->clip_norm) by = d->clip_norm / (norm + 1e-6); /* as torch does */
   v->updates++;
   v->skipped_in_row = 0;
-  f->by = (float)by;
-  f->lr = lr;
-  f->mu = (float)d->momentum;
-  f->decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay;
-  if (d->kind == COMPUTE_SGD) return true;
   f->b1 = (float)d->beta1;
   f->c1 = (float)(1.0 - d->beta1); /* rounded after the subtraction, as torch does */
   f->b2 = (float)d->beta2;
   f->c2 = (float)(1.0 - d->beta2);
   f->eps = (float)d->eps;
-  f->rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)v->updates)));
+  f->rate = (float)(lr / (1.0 - pow(d->beta1, (double)v->updates)));
   f->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)v->updates)));
-  f->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
   return true;
 }
 

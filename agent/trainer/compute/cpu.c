@@ -6,8 +6,7 @@
  *
  * bf16 values are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
  * rounded on their way into a product; activations and their gradients when they are written. A product of two such
- * floats is exact and sums are floats, so only the order of sums differs from a device's. GELU is not part of a
- * product: its input is rounded before it, and its gradient before its derivative. bf16 is a reference for
+ * floats is exact and sums are floats, so only the order of sums differs from a device's. bf16 is a reference for
  * devices here; a step takes longer than with fp32.
  *
  * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
@@ -22,7 +21,7 @@
  * instead of 0.92 ms with one rank, and 1.01 ms instead of 1.27 ms with four (medians of 9 runs in turn, two cores).
  *
  * The optimizer first computes the norm of all gradients, in double and in one fixed order, because it decides whether
- * the step is skipped and how much is clipped. One pass over weights, gradients and state follows.
+ * the step is skipped. One pass over weights, gradients and state follows.
  *
  * Denormals are flushed to zero on x86. The momentum of dead units decays through them, and each operation on one costs
  * hundreds of cycles. Nothing below 1e-38 matters to training. */
@@ -70,7 +69,7 @@ enum { HUGE_PAGE = 2 << 20 };
 struct compute_opt {
   struct compute_opt_desc d;
   struct compute_opt_counters v;
-  struct compute_buf *state[COMPUTE_STATES_MAX];
+  struct compute_buf *state[COMPUTE_STATES];
 };
 
 struct compute_layer {
@@ -155,13 +154,6 @@ static int cpu_copy(struct compute *c, struct span dst, struct span src, struct 
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
   if (dst.n) memmove(floats_at(dst), floats_at(src), dst.n * sizeof(float));
   if (dst.buf->use == COMPUTE_ACT) round_act(c, floats_at(dst), dst.n);
-  return 0;
-}
-
-static int cpu_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  float *p = floats_at(dst);
-  for (size_t i = 0; i < dst.n; i++) p[i] = value;
-  if (dst.buf->use == COMPUTE_ACT) round_act(c, p, dst.n);
   return 0;
 }
 
@@ -250,39 +242,35 @@ static void multiply(struct compute *c, struct product p) {
 static int cpu_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
-  float *py = floats_at(y), *pz = l->d.act == COMPUTE_GELU ? l->d.before->data : py;
+  float *py = floats_at(y);
   if (rows == 0) return 0;
   struct product p = {.m = rows, .n = out, .k = in, .b_transposed = true, .a_row = in, .b_row = in, .c_row = out};
   p.a = input_operand(c, x, rows * in);
   p.b = weights_operand(c, &l->d, params);
-  p.c = pz;
+  p.c = py;
   p.bias = rounded_operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
-  p.relu = l->d.act == COMPUTE_RELU;
+  p.relu = l->d.relu;
   multiply(c, p);
-  round_act(c, pz, rows * out);
-  if (l->d.act != COMPUTE_GELU) return 0;
-  for (size_t i = 0; i < rows * out; i++) py[i] = gelu(pz[i]);
   round_act(c, py, rows * out);
   return 0;
 }
 
 static int cpu_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+                               struct span dz, struct compute_part part, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *dw = grads->data + l->d.weight + part.from * in;
   const float *pz = floats_at(dz);
   if (part.from + part.n == out) { /* with the last part: the gradient of the whole bias */
     float *db = grads->data + l->d.bias;
-    if (!add) memset(db, 0, out * sizeof(float));
+    memset(db, 0, out * sizeof(float));
     for (size_t r = 0; r < rows; r++) loops_add(db, pz + r * out, out);
   }
-  if (rows == 0 && !add) memset(dw, 0, part.n * in * sizeof(float));
+  if (rows == 0) memset(dw, 0, part.n * in * sizeof(float));
   if (rows == 0) return 0;
   struct product p = {.m = part.n, .n = in, .k = rows, .a_transposed = true, .a_row = out, .b_row = in, .c_row = in};
   p.a = pz + part.from;
   p.b = input_operand(c, x, rows * in);
   p.c = dw;
-  p.add = add;
   multiply(c, p);
   return 0;
 }
@@ -296,12 +284,8 @@ static int cpu_backward_input(struct compute *c, struct compute_layer *l, struct
   p.a = floats_at(dz);
   p.b = weights_operand(c, &l->d, params);
   p.c = pd;
-  p.gate = l->d.below == COMPUTE_RELU ? floats_at(x) : NULL;
+  p.gate = floats_at(x);
   multiply(c, p);
-  round_act(c, pd, rows * in);
-  if (l->d.below != COMPUTE_GELU) return 0;
-  const float *before = l->d.below_before->data;
-  for (size_t i = 0; i < rows * in; i++) pd[i] *= gelu_slope(before[i]);
   round_act(c, pd, rows * in);
   return 0;
 }
@@ -317,7 +301,7 @@ static double cross_entropy(const float *y, const float *t, float *dz, size_t ro
     double sum = 0;
     for (size_t j = 0; j < cols; j++) sum += (double)expf(y[j] - top);
     loss += log(sum) - (double)(y[class] - top);
-    for (size_t j = 0; dz && j < cols; j++)
+    for (size_t j = 0; j < cols; j++)
       dz[r * cols + j] = (float)(factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
   }
   return factor * loss;
@@ -327,7 +311,7 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
                     struct span dz, struct span out, struct err *e) {
   double value = 0;
   size_t n = d->rows * d->cols;
-  float *pz = dz.buf ? floats_at(dz) : NULL, *o = floats_at(out);
+  float *pz = floats_at(dz), *o = floats_at(out);
   const float *py = floats_at(y), *pt = floats_at(target);
   if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY) {
     value = cross_entropy(py, pt, pz, d->rows, d->cols, d->weight);
@@ -336,32 +320,19 @@ static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct
     bool root = d->kind == COMPUTE_RMSE;
     double mean = loops_sum_squared_differences(py, pt, n) / (double)n, loss = root ? sqrt(mean) : mean;
     double factor = root ? (loss == 0.0 ? 0.0 : d->weight / ((double)n * loss)) : 2.0 * d->weight / (double)n;
-    if (pz) loops_scale_differences(pz, py, pt, (float)factor, n);
+    loops_scale_differences(pz, py, pt, (float)factor, n);
     value = d->weight * loss;
   }
-  if (pz) round_act(c, pz, n);
+  round_act(c, pz, n);
   float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
-  o[0] = (d->add ? o[0] : 0.0f) + (float)value;
-  o[1] = (d->add ? o[1] : 0.0f) + bad;
-  o[2] = (d->add ? o[2] : 0.0f) + rank_tag;
-  return 0;
-}
-
-static int cpu_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                             size_t cols, struct err *e) {
-  const float *p = floats_at(y), *t = floats_at(target);
-  size_t n = 0;
-  for (size_t r = 0; r < rows; r++, p += cols) {
-    size_t best = 0;
-    for (size_t j = 1; j < cols; j++) best = p[j] > p[best] ? j : best;
-    n += best == (size_t)t[r];
-  }
-  floats_at(out)[0] += (float)n;
+  o[0] = (float)value;
+  o[1] = bad;
+  o[2] = rank_tag;
   return 0;
 }
 
 static void cpu_opt_destroy(struct compute *c, struct compute_opt *o) {
-  for (int i = 0; i < COMPUTE_STATES_MAX; i++) compute_free(c, o->state[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) compute_free(c, o->state[i]);
   free(o);
 }
 
@@ -369,7 +340,7 @@ static int cpu_opt_create(struct compute *c, const struct compute_opt_desc *d, s
                           struct err *e) {
   struct compute_opt *o = xcalloc(1, sizeof *o);
   o->d = *d;
-  for (int i = 0; i < compute_opt_states(d->kind); i++) {
+  for (int i = 0; i < COMPUTE_STATES; i++) {
     int rc = compute_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
     if (rc) {
       cpu_opt_destroy(c, o);
@@ -388,24 +359,11 @@ static int cpu_opt_step(struct compute *c, struct compute_opt *o, const struct c
   if (u->param.n != o->d.n || u->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", u->param.n, u->grad.n, o->d.n);
   bool blocked = u->bad.n && isinf(floats_at(u->bad)[0]), bad = u->bad.n && floats_at(u->bad)[0] != 0.0f;
-  float *p = floats_at(u->param), *g = floats_at(u->grad), lr = floats_at(u->lr)[0];
+  float *p = floats_at(u->param), *g = floats_at(u->grad);
   struct compute_factors f;
-  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), lr, bad, &o->v, &f)) {
-    if (o->d.kind == COMPUTE_SGD)
-      loops_sgd(&f, p, o->state[0]->data, g, u->param.n);
-    else
-      loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, u->param.n);
-  }
+  if (!blocked && compute_decide(&o->d, loops_sum_squares(g, u->grad.n), bad, &o->v, &f))
+    loops_adam(&f, p, o->state[0]->data, o->state[1]->data, g, u->param.n);
   if (u->counters.n) memcpy(floats_at(u->counters), &o->v, sizeof o->v);
-  return 0;
-}
-
-/* Updates of a CPU are never queued, so none is blocked. */
-static int cpu_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  double sum = loops_sum_squares(floats_at(grads), grads.n);
-  float *to = floats_at(out);
-  memcpy(to, &sum, sizeof sum);
-  to[COMPUTE_SQUARES_BLOCKED] = to[COMPUTE_SQUARES_BLOCKED + 1] = 0.0f;
   return 0;
 }
 
@@ -426,7 +384,6 @@ static const struct compute_ops cpu_ops = {
     .free = cpu_free,
     .host = cpu_host,
     .copy = cpu_copy,
-    .fill = cpu_fill,
     .record = cpu_record,
     .done = cpu_done,
     .layer_create = cpu_layer_create,
@@ -435,24 +392,22 @@ static const struct compute_ops cpu_ops = {
     .backward_weight = cpu_backward_weight,
     .backward_input = cpu_backward_input,
     .loss = cpu_loss,
-    .count_correct = cpu_count_correct,
     .opt_create = cpu_opt_create,
     .opt_destroy = cpu_opt_destroy,
     .opt_state = cpu_opt_state,
     .opt_step = cpu_opt_step,
     .opt_read = cpu_opt_read,
     .opt_set = cpu_opt_set,
-    .squares = cpu_squares,
 };
 
-struct compute *compute_cpu_create(int threads, enum compute_precision precision) {
-  if (threads == 0 && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS")) threads = 1;
-  if (threads > 0 && openblas_set_num_threads) openblas_set_num_threads(threads);
+struct compute *compute_cpu_create(enum compute_precision precision) {
+  if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS"))
+    openblas_set_num_threads(1);
 #if defined(__SSE2__)
   _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
 #endif
   struct compute_cpu *cpu = xcalloc(1, sizeof *cpu);
-  cpu->cuts = openblas_get_num_threads ? openblas_get_num_threads() == 1 : threads == 1;
+  cpu->cuts = !openblas_get_num_threads || openblas_get_num_threads() == 1;
   cpu->base = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu"};
   return &cpu->base;
 }

@@ -47,19 +47,9 @@ WIDE_BODY void adam_of(const struct compute_factors *from, float *restrict p, fl
                        const float *restrict g, size_t n) {
   const struct compute_factors f = *from;
   for (size_t i = 0; i < n; i++) {
-    float x = f.by * g[i] + f.decay * p[i];
-    m[i] = f.b1 * m[i] + f.c1 * x;
-    v[i] = f.b2 * v[i] + f.c2 * x * x;
-    p[i] = f.keep * p[i] - f.rate * m[i] / (sqrtf(v[i]) * f.root + f.eps);
-  }
-}
-
-WIDE_BODY void sgd_of(const struct compute_factors *from, float *restrict p, float *restrict m, const float *restrict g,
-                      size_t n) {
-  const struct compute_factors f = *from;
-  for (size_t i = 0; i < n; i++) {
-    m[i] = f.mu * m[i] + (f.by * g[i] + f.decay * p[i]);
-    p[i] -= f.lr * m[i];
+    m[i] = f.b1 * m[i] + f.c1 * g[i];
+    v[i] = f.b2 * v[i] + f.c2 * g[i] * g[i];
+    p[i] = p[i] - f.rate * m[i] / (sqrtf(v[i]) * f.root + f.eps);
   }
 }
 
@@ -74,5 +64,3 @@ WIDE(void, loops_scale_differences, (float *out, const float *a, const float *b,
 WIDE(void, loops_add, (float *to, const float *what, size_t n), (to, what, n), add_of)
 WIDE(void, loops_adam, (const struct compute_factors *f, float *p, float *m, float *v, const float *g, size_t n),
      (f, p, m, v, g, n), adam_of)
-WIDE(void, loops_sgd, (const struct compute_factors *f, float *p, float *m, const float *g, size_t n), (f, p, m, g, n),
-     sgd_of)

@@ -28,6 +28,5 @@ void loops_scale_differences(float *out, const float *a, const float *b, float b
 void loops_add(float *to, const float *what, size_t n);
 /* No two of the arrays overlap. */
 void loops_adam(const struct compute_factors *f, float *p, float *m, float *v, const float *g, size_t n);
-void loops_sgd(const struct compute_factors *f, float *p, float *m, const float *g, size_t n);
 
 #endif

@@ -13,8 +13,7 @@
  * The sampler deals the samples out. An epoch is one permutation of all samples, from the seed and the number of the
  * epoch. Global batch k is the k-th run of `batch` positions in it, for any world size; the last batch may be
  * short. Each rank trains on one contiguous share of each global batch, and shares differ by one sample at most. So
- * exactly one rank sees a sample, once an epoch. A step has `batches` batches, fewer at the end of an epoch: no step
- * crosses an epoch. */
+ * exactly one rank sees a sample, once an epoch. A step has one batch. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,7 +47,6 @@ unsigned dataset_top_label(const struct dataset *d, uint64_t *where);
 
 struct sampler {
   uint64_t samples, batch, seed;
-  uint64_t batches; /* per step; 0 is 1 */
 };
 
 /* The permutation of one epoch. */
@@ -64,30 +62,10 @@ struct sampler_share {
   uint64_t first, count, global;
 };
 
-/* The batches of one step, one after the other. */
-struct sampler_step {
-  uint64_t total;             /* samples of the step, over all ranks */
-  uint64_t left;              /* of them, those behind this batch; 0: this is the last batch */
-  struct sampler_share share; /* this rank's part of this batch */
-  uint64_t row;               /* this rank's samples in the batches before */
-  uint64_t next;              /* position of the next batch */
-};
-
 uint64_t sampler_steps_per_epoch(const struct sampler *s);
-/* Samples, over all ranks, of the step that begins at `position`. A rank divides its gradients by this number, so that
- * the sum over the ranks is the gradient of the mean. */
-uint64_t sampler_step_samples(const struct sampler *s, uint64_t position);
 /* The share of the batch that begins at `position` (0 <= position < samples). */
 struct sampler_share sampler_share(const struct sampler *s, uint64_t position, int rank, int world);
-/* The largest share of any rank: in a batch, and in all batches of a step. */
-uint64_t sampler_share_max(const struct sampler *s, int world);
-uint64_t sampler_step_share_max(const struct sampler *s, int world);
-/* The step that begins at `position`, before its first batch. sampler_next_batch moves to the next batch; false: there
- * is none.
- *
- *   struct sampler_step step = sampler_step_at(s, position); while (sampler_next_batch(s, rank, world, &step)) ... */
-struct sampler_step sampler_step_at(const struct sampler *s, uint64_t position);
-bool sampler_next_batch(const struct sampler *s, int rank, int world, struct sampler_step *step);
+uint64_t sampler_share_max(const struct sampler *s, int world); /* the largest share of any rank in a batch */
 struct permutation sampler_epoch(const struct sampler *s, uint64_t epoch);
 uint64_t permutation_at(const struct permutation *p, uint64_t position); /* the number of the sample */
 

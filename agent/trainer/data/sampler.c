@@ -13,19 +13,8 @@
 
 enum { ROUNDS = 6 };
 
-/* Limited to the whole data set, so nothing overflows. */
-static uint64_t step_samples_max(const struct sampler *s) {
-  uint64_t batches = s->batches ? s->batches : 1;
-  return batches < s->samples / s->batch + 1 ? batches * s->batch : s->samples;
-}
-
 uint64_t sampler_steps_per_epoch(const struct sampler *s) {
-  return s->samples / step_samples_max(s) + (s->samples % step_samples_max(s) != 0);
-}
-
-uint64_t sampler_step_samples(const struct sampler *s, uint64_t position) {
-  uint64_t left = s->samples - position;
-  return left < step_samples_max(s) ? left : step_samples_max(s);
+  return s->samples / s->batch + (s->samples % s->batch != 0);
 }
 
 struct sampler_share sampler_share(const struct sampler *s, uint64_t position, int rank, int world) {
@@ -41,25 +30,6 @@ struct sampler_share sampler_share(const struct sampler *s, uint64_t position, i
 uint64_t sampler_share_max(const struct sampler *s, int world) {
   uint64_t batch = s->batch < s->samples ? s->batch : s->samples;
   return (batch + (uint64_t)world - 1) / (uint64_t)world;
-}
-
-uint64_t sampler_step_share_max(const struct sampler *s, int world) {
-  struct sampler last = {.samples = step_samples_max(s) % s->batch, .batch = s->batch};
-  return step_samples_max(s) / s->batch * sampler_share_max(s, world) + sampler_share_max(&last, world);
-}
-
-struct sampler_step sampler_step_at(const struct sampler *s, uint64_t position) {
-  uint64_t total = sampler_step_samples(s, position);
-  return (struct sampler_step){.total = total, .left = total, .next = position};
-}
-
-bool sampler_next_batch(const struct sampler *s, int rank, int world, struct sampler_step *step) {
-  if (step->left == 0) return false;
-  step->row += step->share.count;
-  step->share = sampler_share(s, step->next, rank, world);
-  step->next += step->share.global;
-  step->left -= step->share.global;
-  return true;
 }
 
 struct permutation sampler_epoch(const struct sampler *s, uint64_t epoch) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's implementation of compute.h: the device, its streams, marks and captures, and its errors.
+/* CUDA's implementation of compute.h: the device, its stream, marks and captures, and its errors.
  *
  * Opening checks in the order in which things can be missing, so that the message names the first: a driver, a driver
  * that is new enough, a device, code in the module for that device, the precision. It allocates no device memory
@@ -23,16 +23,13 @@
  * capture. After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or
  * queried. Code that runs for the first time is loaded, which a capture does not always allow: run a step once before
  * you capture one.
- *
- * RDZV_CUDA_MATMUL=plain makes products without epilogues, and =own without cuBLASLt. Tests compare the ways with it,
- * and it avoids a faulty library. */
+ */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
 #include "common/mem.h"
 
 #include <errno.h>
-#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +131,7 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
       u->base.device, cudaGetErrorName(rc), u->sm);
 }
 
-/* Marks, captures, names for the profiler. ------------------------------------------------------------------------- */
+/* Marks, captures. ------------------------------------------------------------------------------------------------- */
 
 static int cuda_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   struct cuda *u = cuda_of(c);
@@ -205,23 +202,11 @@ static void cuda_graph_destroy(struct compute *c, struct compute_graph *g) {
   free(g);
 }
 
-static void cuda_range_push(struct compute *c, const char *name) {
-  (void)c;
-  (void)nvtxRangePushA(name);
-}
-
-static void cuda_range_pop(struct compute *c) {
-  (void)c;
-  (void)nvtxRangePop();
-}
-
 /* Opening and closing. --------------------------------------------------------------------------------------------- */
 
 static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
   int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc == 0) rc = cuda_check(c, cudaStreamCreateWithFlags(&u->sends, cudaStreamNonBlocking), "creating a stream", e);
-  if (rc == 0) rc = cuda_check(c, cudaEventCreateWithFlags(&u->sent, cudaEventDisableTiming), "creating an event", e);
   if (rc) return rc;
 
   cublasStatus_t lt = cublasLtCreate(&u->lt);
@@ -258,8 +243,6 @@ static void cuda_destroy(struct compute *c) {
     (void)cudaFree(u->scratch);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);
-    if (u->sent) (void)cudaEventDestroy(u->sent);
-    if (u->sends) (void)cudaStreamDestroy(u->sends);
     (void)cudaStreamDestroy(u->stream);
   }
   free(u);
@@ -273,8 +256,6 @@ static const struct compute_ops cuda_ops = {
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
     .copy_and_stamp = cuda_mem_copy_and_stamp,
-    .send = cuda_mem_send,
-    .fill = cuda_mem_fill,
     .record = cuda_record,
     .done = cuda_done,
     .layer_create = cuda_layer_create,
@@ -283,12 +264,10 @@ static const struct compute_ops cuda_ops = {
     .backward_weight = cuda_layer_backward_weight,
     .backward_input = cuda_layer_backward_input,
     .loss = cuda_opt_loss,
-    .count_correct = cuda_opt_count_correct,
     .opt_create = cuda_opt_create,
     .opt_destroy = cuda_opt_destroy,
     .opt_state = cuda_opt_state,
     .opt_step = cuda_opt_step,
-    .squares = cuda_squares,
     .opt_read = cuda_opt_read,
     .opt_set = cuda_opt_set,
     .rows_create = cuda_rows_create,
@@ -299,8 +278,6 @@ static const struct compute_ops cuda_ops = {
     .capture_end = cuda_capture_end,
     .launch = cuda_launch,
     .graph_destroy = cuda_graph_destroy,
-    .range_push = cuda_range_push,
-    .range_pop = cuda_range_pop,
 };
 
 int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *e) {
@@ -309,9 +286,7 @@ int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *
   u->deterministic = cfg->deterministic;
   u->low = cfg->precision == COMPUTE_BF16 ? KERNEL_BF16 : KERNEL_F32;
   u->last = "nothing";
-  const char *matmul = getenv("RDZV_CUDA_MATMUL");
-  int rc = matmul && *matmul ? product_mode_parse(matmul, &u->matmul, e) : 0;
-  if (rc == 0) rc = choose_device(u, cfg, e);
+  int rc = choose_device(u, cfg, e);
   if (rc == 0) rc = open_device(u, e);
   if (rc) {
     cuda_destroy(&u->base);

@@ -4,14 +4,13 @@
 
 /* Shared by the files of CUDA's compute and, in part, by the files of NCCL:
  *
- *   cuda_compute.c   the device, its streams, marks and captures, and its errors
+ *   cuda_compute.c   the device, its stream, marks and captures, and its errors
  *   memory.c         buffers, copies, a data set on the device
  *   layer.c          layers: forward, backward; the products of cuBLASLt, with their algorithms
  *   optim.c          losses and the optimizer, which are kernels only
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
- * suffice. Batches that are sent have a stream of their own, for which the main stream waits. NCCL has its own stream
- * too: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
+ * suffice. NCCL has its own stream: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
  * together. */
 
 #include <cublasLt.h>
@@ -19,7 +18,6 @@
 #include "agent/trainer/compute/compute.h"
 #include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/gpu/kernels.h"
-#include "agent/trainer/gpu/product.h"
 
 enum { CUDA_MARKS = 64, CUDA_DEPTH = 2, CUDA_IDLE_MS = 10000 };
 
@@ -40,12 +38,9 @@ struct cuda {
   struct compute base;
   int device, sm; /* sm: 90 */
   bool deterministic, capturing;
-  bool stuck; /* cuda_idle has timed out */
-  enum product_mode matmul;
+  bool stuck;           /* cuda_idle has timed out */
   enum kernel_type low; /* type of the activations */
   cudaStream_t stream;
-  cudaStream_t sends; /* copies to the device beside the main stream */
-  cudaEvent_t sent;
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
@@ -90,8 +85,6 @@ void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
-int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
-int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Zeroed device memory. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);
 
@@ -104,19 +97,16 @@ void cuda_layer_destroy(struct compute *c, struct compute_layer *l);
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e);
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e);
+                               struct span dz, struct compute_part part, size_t rows, struct err *e);
 int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                               struct span dz, struct span dx, size_t rows, struct err *e);
 
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                   struct span dz, struct span out, struct err *e);
-int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                           size_t cols, struct err *e);
 int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *update, struct err *e);
-int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e);
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
 

@@ -69,7 +69,7 @@ def find_toolkit():
         nvcc, include = root / "bin/nvcc", root / "include"
         static = [root / lib / "libcudart_static.a" for lib in TOOLKIT_LIBS]
         static = [at for at in static if at.is_file()]
-        if nvcc.is_file() and (include / "cuda_runtime_api.h").is_file() and (include / "nvtx3/nvToolsExt.h").is_file() and static:
+        if nvcc.is_file() and (include / "cuda_runtime_api.h").is_file() and static:
             return {"nvcc": nvcc, "cuda_include": include, "cudart": static[0], "root": root}
     return None
 

@@ -5,8 +5,7 @@
  * Each is one loop over items with a stride of the whole grid, so any n fits any grid. If all pointers are aligned, the
  * loop takes four values at a time (struct quad), one load of 16 or 8 bytes, and the remaining values one by one.
  *
- * Except for GELU and its gradient, large layers do not use these kernels, because epilogues of the products do that
- * work. They are the way that is always right, and tests compare both. */
+ * Large layers do not use these kernels, because epilogues of the products do that work. They are the way that is always right, and tests compare both. */
 
 #include "agent/trainer/compute/compute.h"
 #include "agent/trainer/gpu/launch.cuh"
@@ -68,14 +67,6 @@ struct masked {
   __device__ static float of(float dx, float x) { return x > 0.0f ? dx : 0.0f; }
 };
 
-struct gelu_value {
-  __device__ static float of(float, float z) { return gelu(z); }
-};
-
-struct gelu_gradient {
-  __device__ static float of(float dx, float z) { return dx * gelu_slope(z); }
-};
-
 /* to[i] = F::of(to[i], from[i]) */
 template <typename F, typename T> __global__ void apply_kernel(T *to, const T *from, size_t quads, size_t n) {
   quad<T> *to4 = (quad<T> *)to;
@@ -104,19 +95,11 @@ int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type t
   return BY_TYPE(type, apply<masked, T>(stream, dx, x, n));
 }
 
-int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_value, T>(stream, y, z, n));
-}
-
-int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n) {
-  return BY_TYPE(type, apply<gelu_gradient, T>(stream, dx, z, n));
-}
-
 enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
 
 /* A block sums 32 columns, eight threads to a column. */
 template <typename T>
-__global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t cols, bool add) {
+__global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t cols) {
   __shared__ double sums[SUM_LANES][SUM_COLS];
   size_t lane = threadIdx.x / SUM_COLS, col = (size_t)blockIdx.x * SUM_COLS + threadIdx.x % SUM_COLS;
   double sum = 0;
@@ -125,14 +108,14 @@ __global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t 
   __syncthreads();
   if (lane > 0 || col >= cols) return;
   for (int k = 1; k < SUM_LANES; k++) sum += sums[k][threadIdx.x];
-  out[col] = (add ? out[col] : 0.0f) + (float)sum;
+  out[col] = (float)sum;
 }
 
 int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
-                       size_t cols, bool add) {
+                       size_t cols) {
   if (cols == 0) return 0;
   return BY_TYPE(type, LAUNCH(column_sums_kernel<T>, (cols + SUM_COLS - 1) / SUM_COLS, KERNEL_THREADS, stream, out,
-                              (const T *)dz, rows, cols, add));
+                              (const T *)dz, rows, cols));
 }
 
 enum { TILE = 16, GEMM_BLOCKS_MAX = 1 << 20 };

@@ -49,12 +49,12 @@ struct kernel_control {
 };
 
 struct kernel_update {
-  struct compute_opt_desc d;
+  size_t n;
   float *param;
   void *low; /* the copy in `type`; NULL: none */
   enum kernel_type type;
   const float *grad;
-  float *state[COMPUTE_STATES_MAX];
+  float *state[COMPUTE_STATES];
 };
 
 struct kernel_loss {
@@ -62,9 +62,9 @@ struct kernel_loss {
   enum kernel_type type; /* of y and dz */
   const void *y;
   const float *target;
-  void *dz; /* or NULL */
+  void *dz;
   float *out;
-  const unsigned *blocked; /* or NULL. Not 0: updates are blocked */
+  const unsigned *blocked; /* not 0: updates are blocked */
 };
 
 /* Checks that the module has code for this device. */
@@ -81,12 +81,9 @@ int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type
 int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n);
 /* dx[i] = x[i] > 0 ? dx[i] : 0 */
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n);
-/* y[i] = gelu(z[i]), and dx[i] times its derivative at z[i] (compute.h). */
-int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n);
-int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n);
-/* out[cols] = (or +=) the sums of columns of dz[rows][cols]. */
-int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows, size_t cols,
-                       bool add);
+/* out[cols] = the sums of columns of dz[rows][cols]. */
+int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
+                       size_t cols);
 /* One matrix product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0), sums in float. For shapes that
  * cuBLASLt does not support, and as a reference for the others; not fast. */
 struct kernel_gemm {
@@ -98,27 +95,18 @@ int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a,
 
 /* kernels_loss.cu */
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch);
-int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                         size_t rows, size_t cols, struct kernel_scratch *scratch);
 
 /* kernels_opt.cu */
 struct kernel_decide {
   struct compute_opt_desc d;
   struct kernel_control *control;
-  const float *grad, *lr;
+  const float *grad;
   const float *bad;        /* not 0: skip; infinite: change nothing; or NULL */
   const unsigned *blocked; /* in mapped host memory. Not 0: change nothing */
   void *counters;          /* in mapped host memory: a struct compute_opt_counters at an address of floats; or NULL */
 };
 /* The first kernel of an update: the norm of the gradients, and the decision. */
 int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct kernel_scratch *scratch);
-/* compute_squares. blocked: in mapped host memory. */
-struct kernel_squares {
-  double sum;
-  float blocked, unused;
-};
-int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
-                   struct kernel_scratch *scratch);
 /* The last kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses, their gradients, and the count of right answers.
+/* Losses and their gradients.
  *
  * Each is one kernel, or two:
  *
@@ -25,10 +25,10 @@ __device__ static void finish_loss(const struct kernel_loss *l, double n, double
   double mean = n > 0 ? sum / n : 0.0, value = d->kind == COMPUTE_RMSE ? sqrt(mean) : mean;
   scratch->factor = value == 0.0 ? 0.0 : d->weight / (n * value);
   float loss = (float)(d->weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
-  if (l->blocked && *(const volatile unsigned *)l->blocked) bad = INFINITY;
-  l->out[0] = (d->add ? l->out[0] : 0.0f) + loss;
-  l->out[1] = (d->add ? l->out[1] : 0.0f) + bad;
-  l->out[2] = (d->add ? l->out[2] : 0.0f) + (bad > 0.0f ? d->rank_tag : 0.0f);
+  if (*(const volatile unsigned *)l->blocked) bad = INFINITY;
+  l->out[0] = loss;
+  l->out[1] = bad;
+  l->out[2] = bad > 0.0f ? d->rank_tag : 0.0f;
 }
 
 struct squared {
@@ -103,7 +103,7 @@ __global__ void entropy_kernel(struct kernel_loss l, const T *y, const float *ta
     for (size_t j = threadIdx.x; j < cols; j += blockDim.x) sum += (double)expf(value_of(row[j]) - top);
     sum = block_sum(sum);
     loss += known ? log(sum) - (double)(value_of(row[right]) - top) : (double)NAN;
-    for (size_t j = threadIdx.x; dz && j < cols; j += blockDim.x)
+    for (size_t j = threadIdx.x; j < cols; j += blockDim.x)
       store(dz + r * cols + j,
           (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
   }
@@ -120,7 +120,7 @@ static int squared(cudaStream_t stream, const struct kernel_loss *l, struct kern
   unsigned blocks = blocks_for(q.quads ? q.quads : n);
   int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, *l, (const T *)l->y,
                   l->target, root ? (T *)NULL : (T *)l->dz, scratch);
-  if (rc || !root || !l->dz || n == 0) return rc;
+  if (rc || !root || n == 0) return rc;
   return LAUNCH(root_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target, (T *)l->dz,
                 (const struct kernel_scratch *)scratch);
 }
@@ -136,48 +136,4 @@ static int entropy(cudaStream_t stream, const struct kernel_loss *l, struct kern
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, struct kernel_scratch *scratch) {
   if (l->d.rows > 0 && l->d.kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy<T>(stream, l, scratch));
   return BY_TYPE(l->type, squared<T>(stream, l, scratch));
-}
-
-/* The column of the largest value of the row, the first of equal ones, as a loop from the left finds it: a NaN is never
- * greater, and nothing is greater than a NaN in the first column. Every thread calls it. */
-template <typename T> __device__ static size_t largest_column(const T *row, size_t cols) {
-  __shared__ float tops[FEW_THREADS];
-  __shared__ size_t places[FEW_THREADS];
-  float top = -INFINITY;
-  size_t place = threadIdx.x;
-  for (size_t j = threadIdx.x; j < cols; j += FEW_THREADS) {
-    float v = value_of(row[j]);
-    if (v > top) {
-      top = v;
-      place = j;
-    }
-  }
-  tops[threadIdx.x] = top;
-  places[threadIdx.x] = place;
-  __syncthreads();
-  size_t best = 0;
-  for (int i = 1; i < FEW_THREADS; i++)
-    if (tops[i] > tops[best] || (tops[i] == tops[best] && places[i] < places[best])) best = (size_t)i;
-  best = places[best];
-  __syncthreads();
-  return isnan(value_of(row[0])) ? 0 : best;
-}
-
-template <typename T>
-__global__ void correct_kernel(const T *y, const float *target, float *out, size_t rows, size_t cols,
-                               struct kernel_scratch *scratch) {
-  double n = 0;
-  for (size_t r = blockIdx.x; r < rows; r += gridDim.x)
-    n += (float)largest_column(y + r * cols, cols) == target[r] ? 1.0 : 0.0;
-  if (!is_last_block(scratch, n)) return;
-  double sum = total(scratch);
-  if (threadIdx.x == 0) *out += (float)sum;
-}
-
-int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                   size_t rows, size_t cols, struct kernel_scratch *scratch) {
-  if (rows == 0) return 0;
-  unsigned blocks = rows < KERNEL_PARTIALS ? (unsigned)rows : (unsigned)KERNEL_PARTIALS;
-  return BY_TYPE(type, LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, out, rows, cols,
-                              scratch));
 }

@@ -2,8 +2,7 @@
 /* One update of all weights: two kernels, for any number of layers.
  *
  *   decide    Every block sums the squares of its part of the gradients, in double. The last one computes the norm,
- *             decides whether the update is skipped or blocked, and computes the factors of the gradients and the
- *             learning rate. It counts exactly as compute/cpu.c does, and writes the counters to the
+ *             decides whether the update is skipped or blocked, and computes its factors. It counts exactly as compute/cpu.c does, and writes the counters to the
  *             host's memory.
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
@@ -37,7 +36,7 @@ __global__ void decide_kernel(struct kernel_decide k, size_t quads, struct kerne
   c->go = 0.0f;
   float bad = k.bad ? *k.bad : 0.0f; /* infinite: the updates of another rank are blocked */
   if (*(const volatile unsigned *)k.blocked == 0 && !isinf(bad))
-    c->go = compute_decide(&k.d, sum, *k.lr, bad != 0.0f, &c->v, &c->f) ? 1.0f : 0.0f;
+    c->go = compute_decide(&k.d, sum, bad != 0.0f, &c->v, &c->f) ? 1.0f : 0.0f;
   if (k.counters) write_counters(&c->v, k.counters);
 }
 
@@ -46,75 +45,48 @@ int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct ker
   return LAUNCH(decide_kernel, blocks_for(quads ? quads : k->d.n), KERNEL_THREADS, stream, *k, quads, scratch);
 }
 
-__global__ void squares_kernel(const float *grad, size_t quads, size_t n, const unsigned *blocked,
-                               struct kernel_squares *to, struct kernel_scratch *scratch) {
-  if (!is_last_block(scratch, block_sum(squares_of_thread(grad, quads, n)))) return;
-  double sum = total(scratch);
-  if (threadIdx.x > 0) return;
-  *to = {sum, *(const volatile unsigned *)blocked ? INFINITY : 0.0f, 0.0f};
-}
-
-int kernel_squares(cudaStream_t stream, const float *grad, size_t n, const unsigned *blocked, struct kernel_squares *to,
-                   struct kernel_scratch *scratch) {
-  size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
-  return LAUNCH(squares_kernel, blocks_for(quads ? quads : n), KERNEL_THREADS, stream, grad, quads, n, blocked, to,
-                scratch);
-}
-
 /* One weight: changes its state, and returns the new weight. */
-template <bool ADAM>
 __device__ static inline float updated_weight(const struct compute_factors *f, float p, float g, float *m, float *v) {
-  float x = f->by * g + f->decay * p;
-  if (!ADAM) {
-    *m = f->mu * *m + x;
-    return p - f->lr * *m;
-  }
-  *m = f->b1 * *m + f->c1 * x;
-  *v = f->b2 * *v + f->c2 * x * x;
-  return f->keep * p - f->rate * *m / (sqrtf(*v) * f->root + f->eps);
+  *m = f->b1 * *m + f->c1 * g;
+  *v = f->b2 * *v + f->c2 * g * g;
+  return p - f->rate * *m / (sqrtf(*v) * f->root + f->eps);
 }
 
-template <bool ADAM, typename T>
+template <typename T>
 __global__ void update_kernel(const struct kernel_control *control, float *p, T *low,
                               const float *g, float *m, float *v, size_t quads, size_t n) {
   struct kernel_control c = *control;
   if (c.go == 0.0f) return;
   for (size_t i = first_item(); i < quads; i += item_stride()) {
-    quad<float> p4 = ((quad<float> *)p)[i], g4 = ((const quad<float> *)g)[i], m4 = ((quad<float> *)m)[i], v4;
-    if (ADAM) v4 = ((quad<float> *)v)[i];
+    quad<float> p4 = ((quad<float> *)p)[i], g4 = ((const quad<float> *)g)[i], m4 = ((quad<float> *)m)[i],
+                v4 = ((quad<float> *)v)[i];
     quad<T> low4;
     for (int k = 0; k < 4; k++) {
-      p4.v[k] = updated_weight<ADAM>(&c.f, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
+      p4.v[k] = updated_weight(&c.f, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
       store(&low4.v[k], p4.v[k]);
     }
     ((quad<float> *)p)[i] = p4;
     ((quad<float> *)m)[i] = m4;
-    if (ADAM) ((quad<float> *)v)[i] = v4;
+    ((quad<float> *)v)[i] = v4;
     if (low) ((quad<T> *)low)[i] = low4;
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) {
-    float none = 0.0f;
-    p[i] = updated_weight<ADAM>(&c.f, p[i], g[i], m + i, ADAM ? v + i : &none);
+    p[i] = updated_weight(&c.f, p[i], g[i], m + i, v + i);
     if (low) store(low + i, p[i]);
   }
 }
 
 template <typename T>
 static int update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
-  const struct compute_opt_desc *d = &u->d;
   bool wide = aligned(u->param, 4) && aligned(u->grad, 4) && aligned(u->state[0], 4) &&
               aligned(u->state[1], 4) && aligned(u->low, sizeof(T));
-  size_t quads = wide ? d->n / 4 : 0;
-  unsigned blocks = blocks_for(quads ? quads : d->n);
-  if (d->kind == COMPUTE_SGD)
-    return LAUNCH((update_kernel<false, T>), blocks, KERNEL_THREADS, stream, control, u->param,
-                  (T *)u->low, u->grad, u->state[0], u->state[1], quads, d->n);
-  return LAUNCH((update_kernel<true, T>), blocks, KERNEL_THREADS, stream, control, u->param, (T *)u->low,
-                u->grad, u->state[0], u->state[1], quads, d->n);
+  size_t quads = wide ? u->n / 4 : 0;
+  return LAUNCH(update_kernel<T>, blocks_for(quads ? quads : u->n), KERNEL_THREADS, stream, control, u->param, (T *)u->low,
+                u->grad, u->state[0], u->state[1], quads, u->n);
 }
 
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
-  if (u->d.n == 0) return 0;
+  if (u->n == 0) return 0;
   return BY_TYPE(u->type, update<T>(stream, control, u));
 }
 

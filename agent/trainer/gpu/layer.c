@@ -15,12 +15,8 @@
  * no algorithm even then, a kernel makes the product. A forward writes its name into the buffer of its activations, and
  * every other writer erases it. So the buffer tells whether a ReLU mask fits.
  *
- * GELU and its derivative are separate kernels. The product with its bias goes to `before`, and a kernel computes y
- * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
- *
  * In bf16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
- * bias is not fused if it is to be added, because an epilogue can only overwrite, or if every run must give the same
- * bytes.
+ * bias is not fused if every run must give the same bytes.
  *
  * cuBLASLt's ReLU turns NaN into 0, and ours keeps it. So a hidden unit with a weight that is not finite may yield
  * zeros forever, and neither the loss nor the norm of the gradients shows it. Therefore no run starts with such weights
@@ -48,7 +44,22 @@
  * library.
  *
  * The layers describe everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
- * fp32, and TF32 is used only on request. */
+ * fp32, never TF32. */
+
+/* Alignment that a bias, or its gradient, needs to be part of a product. No preference passes it to cuBLASLt. Its
+ * search has offered kernels that read sixteen bytes at once, and a misaligned read ends the process. */
+enum { BIAS_ALIGN = 16 };
+
+/* The key of an algorithm, compared byte by byte. The alignment of addresses decides which kernels can be used, not the
+ * addresses. */
+enum product_kind { PRODUCT_FORWARD, PRODUCT_INPUT_GRAD, PRODUCT_WEIGHT_GRAD };
+struct product_key {
+  enum product_kind product;
+  uint32_t epilogue; /* cuBLASLt's number */
+  size_t rows, part; /* part: outputs of a gradient of weights */
+  uint32_t align_a, align_b, align_d, align_bias;
+};
+_Static_assert(sizeof(struct product_key) == 6 * sizeof(uint32_t) + 2 * sizeof(size_t), "a key has no padding");
 
 /* One product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0). A and B are in the precision, D in
  * `d`. */
@@ -56,7 +67,6 @@ struct product {
   struct kernel_gemm g;
   const void *a, *b;
   void *d;
-  cublasLtEpilogue_t epilogue;
   void *bias;           /* in the type of D; for epilogues that have one */
   void *mask;           /* for epilogues that have one */
   int64_t mask_ld;      /* bits */
@@ -78,6 +88,15 @@ struct plans {
   uint64_t uses;
 };
 
+struct compute_layer {
+  struct compute_layer_desc d;
+  uint64_t serial;
+  struct compute_layer *next;
+  void *mask;  /* of the ReLU behind this layer */
+  void *x_low; /* the input in the precision, if it arrives as floats */
+  struct plans plans;
+};
+
 struct descs {
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
@@ -87,7 +106,7 @@ static cudaDataType_t data_type(enum kernel_type t) {
   return t == KERNEL_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-static bool has_bias(cublasLtEpilogue_t x) {
+static bool has_bias(uint32_t x) {
   return x == CUBLASLT_EPILOGUE_BIAS || x == CUBLASLT_EPILOGUE_RELU_BIAS || x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS ||
          x == CUBLASLT_EPILOGUE_BGRADB;
 }
@@ -96,18 +115,16 @@ static bool has_bias(cublasLtEpilogue_t x) {
 #define SET(name, value)                                                                                               \
   (rc = rc ? rc : cublasLtMatmulDescSetAttribute(o->op, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value)))
 
-static cublasStatus_t describe(const struct cuda *u, const struct product *p, struct descs *o) {
+static cublasStatus_t describe(const struct product *p, struct descs *o) {
   const struct kernel_gemm *g = &p->g;
   cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
-  cublasComputeType_t compute = u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   int32_t ta = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-  uint32_t epilogue = p->epilogue;
-  cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, compute, CUDA_R_32F);
+  cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   SET(TRANSA, ta);
   SET(TRANSB, tb);
-  SET(EPILOGUE, epilogue);
-  if (has_bias(p->epilogue)) SET(BIAS_POINTER, p->bias);
-  if (p->epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->epilogue == CUBLASLT_EPILOGUE_DRELU) {
+  SET(EPILOGUE, p->k.epilogue);
+  if (has_bias(p->k.epilogue)) SET(BIAS_POINTER, p->bias);
+  if (p->k.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || p->k.epilogue == CUBLASLT_EPILOGUE_DRELU) {
     SET(EPILOGUE_AUX_POINTER, p->mask);
     SET(EPILOGUE_AUX_LD, p->mask_ld);
   }
@@ -160,7 +177,7 @@ static struct plan *find_plan(struct plans *plans, const struct product_key *key
   plans->uses++;
   for (int i = 0; i < PLANS; i++) {
     struct plan *p = &plans->v[i];
-    if (p->known && product_key_equal(&p->key, key)) {
+    if (p->known && memcmp(&p->key, key, sizeof *key) == 0) {
       p->used = plans->uses;
       return p;
     }
@@ -170,20 +187,28 @@ static struct plan *find_plan(struct plans *plans, const struct product_key *key
   return oldest;
 }
 
+/* The largest power of two, up to 256, that divides an address. */
+static uint32_t alignment(const void *at) {
+  uint32_t n = 256;
+  while ((uintptr_t)at % n) n /= 2;
+  return n;
+}
+
 /* 1: queued. 0: cuBLASLt has no algorithm for it. */
-static int matmul(struct compute *c, struct plans *plans, struct product *p, const char *what, struct err *e) {
+static int matmul(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
+                  const char *what, struct err *e) {
   struct cuda *u = cuda_of(c);
   struct product_key *k = &p->k;
-  k->epilogue = p->epilogue;
-  k->align_a = product_alignment((uintptr_t)p->a);
-  k->align_b = product_alignment((uintptr_t)p->b);
-  k->align_d = product_alignment((uintptr_t)p->d);
-  k->align_bias = has_bias(p->epilogue) ? product_alignment((uintptr_t)p->bias) : 0;
-  if (has_bias(p->epilogue) && p->k.align_bias < PRODUCT_BIAS_ALIGN) return 0;
-  struct plan *plan = find_plan(plans, &p->k);
+  k->epilogue = epilogue;
+  k->align_a = alignment(p->a);
+  k->align_b = alignment(p->b);
+  k->align_d = alignment(p->d);
+  k->align_bias = has_bias(epilogue) ? alignment(p->bias) : 0;
+  if (has_bias(epilogue) && k->align_bias < BIAS_ALIGN) return 0;
+  struct plan *plan = find_plan(&l->plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};
-  cublasStatus_t rc = describe(u, p, &o);
+  cublasStatus_t rc = describe(p, &o);
   if (rc == 0 && !plan->known) rc = find_algorithm(u, &o, plan);
   if (rc == 0 && plan->found) {
     float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;
@@ -207,16 +232,12 @@ static int matmul(struct compute *c, struct plans *plans, struct product *p, con
                  more ? ")" : "");
 }
 
-/* Layers. ---------------------------------------------------------------------------------------------------------- */
+/* The leading dimension, in bits, of the mask that a ReLU epilogue writes for `width` values per row. */
+static int64_t mask_ld(size_t width) {
+  return (int64_t)((width + 127) / 128 * 128);
+}
 
-struct compute_layer {
-  struct compute_layer_desc d;
-  uint64_t serial;
-  struct compute_layer *next;
-  void *mask;  /* of the ReLU behind this layer */
-  void *x_low; /* the input in the precision, if it arrives as floats */
-  struct plans plans;
-};
+/* Layers. ---------------------------------------------------------------------------------------------------------- */
 
 int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
                       struct err *e) {
@@ -228,8 +249,7 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
   l->serial = ++u->serials;
   l->next = u->layers;
   u->layers = l;
-  if (d->act == COMPUTE_RELU && u->matmul == PRODUCT_FUSED)
-    rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
+  if (d->relu) rc = cuda_mem_raw(c, (size_t)mask_ld(d->out) / 8 * d->max_rows, &l->mask, e);
   if (rc == 0 && d->first && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, d->max_rows * d->in * kernel_type_size(u->low), &l->x_low, e);
   if (rc) {
@@ -292,48 +312,14 @@ static int check_buffers(struct compute *c, const struct compute_layer *l, struc
 static int enqueue_plain(struct compute *c, struct compute_layer *l, struct product *p, const char *what,
                          struct err *e) {
   struct cuda *u = cuda_of(c);
-  p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int rc = u->matmul == PRODUCT_OWN ? 0 : matmul(c, &l->plans, p, what, e);
+  int rc = matmul(c, l, p, CUBLASLT_EPILOGUE_DEFAULT, what, e);
   if (rc) return rc < 0 ? rc : 0;
   return cuda_launched(c, kernel_gemm(u->stream, &p->g, p->a, p->b, p->d), what, e);
-}
-
-/* 1: queued with this epilogue. 0: there is none. */
-static int enqueue_fused(struct compute *c, struct compute_layer *l, struct product *p, cublasLtEpilogue_t epilogue,
-                         const char *what, struct err *e) {
-  if (cuda_of(c)->matmul != PRODUCT_FUSED) return 0;
-  p->epilogue = epilogue;
-  return matmul(c, &l->plans, p, what, e);
-}
-
-/* The product, its bias and ReLU: to y, or to `before` with GELU. */
-static int enqueue_forward(struct compute *c, struct compute_layer *l, struct product *p, struct span y, size_t rows,
-                           struct err *e) {
-  static const char what[] = "a layer's forward";
-  struct cuda *u = cuda_of(c);
-  bool relu = l->d.act == COMPUTE_RELU;
-  int rc = 0;
-  y.buf->made_by.serial = 0;
-  if (relu && l->mask && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
-    y.buf->made_by.layer = l;
-    y.buf->made_by.serial = l->serial;
-    y.buf->made_by.at = y.at;
-    y.buf->made_by.rows = rows;
-    return rc < 0 ? rc : 0;
-  }
-  rc = enqueue_fused(c, l, p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
-  if (rc) return rc < 0 ? rc : 0;
-  p->g.add = true;
-  rc = cuda_launched(c, kernel_bias(u->stream, p->d, p->bias, u->low, rows, l->d.out), "a layer's bias", e);
-  if (rc == 0) rc = enqueue_plain(c, l, p, what, e);
-  if (rc || !relu) return rc;
-  return cuda_launched(c, kernel_relu(u->stream, p->d, u->low, rows * l->d.out), "a layer's ReLU", e);
 }
 
 int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   struct cuda *u = cuda_of(c);
-  bool gelus = l->d.act == COMPUTE_GELU;
   void *in = NULL;
   if (rows == 0) return 0;
   int rc = check_buffers(c, l, x, y, rows, e);
@@ -351,19 +337,33 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
             .d = u->low},
       .a = param_at(c, params, l->d.weight),
       .b = in,
-      .d = gelus ? l->d.before->data : cuda_at(y),
+      .d = cuda_at(y),
       .bias = param_at(c, params, l->d.bias),
       .mask = l->mask,
-      .mask_ld = product_mask_ld(l->d.out),
+      .mask_ld = mask_ld(l->d.out),
       .k = {.product = PRODUCT_FORWARD, .rows = rows},
   };
-  rc = enqueue_forward(c, l, &p, y, rows, e);
-  if (rc || !gelus) return rc;
-  return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
+  static const char what[] = "a layer's forward";
+  bool relu = l->d.relu;
+  y.buf->made_by.serial = 0;
+  if (relu && (rc = matmul(c, l, &p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
+    y.buf->made_by.layer = l;
+    y.buf->made_by.serial = l->serial;
+    y.buf->made_by.at = y.at;
+    y.buf->made_by.rows = rows;
+    return rc < 0 ? rc : 0;
+  }
+  rc = matmul(c, l, &p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
+  if (rc) return rc < 0 ? rc : 0;
+  p.g.add = true;
+  rc = cuda_launched(c, kernel_bias(u->stream, p.d, p.bias, u->low, rows, l->d.out), "a layer's bias", e);
+  if (rc == 0) rc = enqueue_plain(c, l, &p, what, e);
+  if (rc || !relu) return rc;
+  return cuda_launched(c, kernel_relu(u->stream, p.d, u->low, rows * l->d.out), "a layer's ReLU", e);
 }
 
 int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
-                               struct span dz, struct compute_part part, size_t rows, bool add, struct err *e) {
+                               struct span dz, struct compute_part part, size_t rows, struct err *e) {
   static const char what[] = "a layer's gradient of weights";
   struct cuda *u = cuda_of(c);
   float *dw = (float *)grads->data + l->d.weight + part.from * l->d.in;
@@ -372,7 +372,6 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
   if (part.from > l->d.out || part.n > l->d.out - part.from)
     return err_set(e, -EINVAL, "outputs %zu to %zu of a layer of %u", part.from, part.from + part.n, l->d.out);
   if (rows == 0) {
-    if (add) return 0;
     int rc = cuda_launched(c, kernel_fill(u->stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * part.n), "a fill", e);
     return rc || !db ? rc : cuda_launched(c, kernel_fill(u->stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
   }
@@ -381,7 +380,6 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
   if (rc) return rc;
   struct product p = {
       .g = {.trans_b = true,
-            .add = add,
             .m = l->d.in,
             .n = part.n,
             .k = rows,
@@ -396,12 +394,12 @@ int cuda_layer_backward_weight(struct compute *c, struct compute_layer *l, struc
       .bias = db,
       .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows, .part = part.n},
   };
-  bool fused = part.n == l->d.out && !add && !u->deterministic;
-  rc = fused ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
+  bool fused = part.n == l->d.out && !u->deterministic;
+  rc = fused ? matmul(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
   if (rc || !db) return rc;
-  return cuda_launched(c, kernel_column_sums(u->stream, db, cuda_at(dz), u->low, rows, l->d.out, add),
+  return cuda_launched(c, kernel_column_sums(u->stream, db, cuda_at(dz), u->low, rows, l->d.out),
                        "a layer's gradient of biases", e);
 }
 
@@ -415,7 +413,7 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
   if (rc) return rc;
   if (dx.buf->type != u->low || x.buf->type != u->low)
     return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
-  const struct compute_layer *below = l->d.below == COMPUTE_RELU ? mask_writer(c, x, rows) : NULL;
+  const struct compute_layer *below = mask_writer(c, x, rows);
   struct product p = {
       .g = {.m = l->d.in,
             .n = rows,
@@ -429,16 +427,13 @@ int cuda_layer_backward_input(struct compute *c, struct compute_layer *l, struct
       .b = cuda_at(dz),
       .d = cuda_at(dx),
       .mask = below ? below->mask : NULL,
-      .mask_ld = product_mask_ld(l->d.in),
+      .mask_ld = mask_ld(l->d.in),
       .k = {.product = PRODUCT_INPUT_GRAD, .rows = rows},
   };
   dx.buf->made_by.serial = 0;
-  rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
+  rc = below && below->d.out == l->d.in ? matmul(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
   rc = enqueue_plain(c, l, &p, what, e);
-  if (rc || l->d.below == COMPUTE_LINEAR) return rc;
-  if (l->d.below == COMPUTE_GELU)
-    return cuda_launched(c, kernel_gelu_grad(u->stream, p.d, l->d.below_before->data, u->low, rows * l->d.in),
-                         "a layer's gradient of GELU", e);
+  if (rc) return rc;
   return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask", e);
 }

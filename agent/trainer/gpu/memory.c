@@ -2,16 +2,12 @@
 /* Buffers on the device, pinned stages on the host, copies between them, and a data set on the device.
  *
  * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16, parameters
- * exist twice, as floats and as a copy that every writer of the floats updates (copy, fill, the optimizer's kernel).
+ * exist twice, as floats and as a copy that every writer of the floats updates (copy, the optimizer's kernel).
  *
- * A step copies between stages and floats, and does not wait. A copy between a stage and activations that are not
- * floats goes through temporary memory and waits, and so does a copy from stage to stage: these are for tests.
+ * A step copies between stages and floats, and does not wait. Only tests copy between floats and activations.
  *
  * Stages are mapped, at one address for both sides (CUDA has that on every 64-bit system), so kernels read and write
  * them directly: the few floats of a step and the numbers of its rows need no copies of their own.
- *
- * A batch that is sent has a stream of its own. Its copy starts at once, while earlier steps run, and its step waits
- * for it. Sending is outside captured steps, each of which has the buffer of its own slot.
  *
  * Memory is allocated only at set-up. Freeing it waits for the queue first. If the queue does not finish, or a
  * communicator could not be ended (held), the memory is left to the exit of the process, because cudaFree would wait
@@ -110,50 +106,16 @@ static int after_write(struct compute *c, struct span dst, struct err *e) {
                        "the conversion of weights", e);
 }
 
-/* Waits; compute.h allows it here. */
-static int wait_all(struct compute *c, struct err *e) {
-  return cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "a copy that waits", e);
-}
-
-/* Between a stage and activations of two bytes, through floats on the device. */
-static int copy_by_floats(struct compute *c, struct span dst, struct span src, struct err *e) {
-  cudaStream_t stream = cuda_of(c)->stream;
-  size_t bytes = dst.n * sizeof(float);
-  bool in = src.buf->use == COMPUTE_STAGE;
-  void *floats = NULL;
-  int rc = cuda_mem_raw(c, bytes, &floats, e);
-  if (rc) return rc;
-  if (in) {
-    rc = cuda_check(c, cudaMemcpyAsync(floats, cuda_at(src), bytes, cudaMemcpyHostToDevice, stream), "a copy", e);
-    if (rc == 0)
-      rc = cuda_launched(c, kernel_convert(stream, cuda_at(dst), dst.buf->type, floats, KERNEL_F32, dst.n),
-                         "a conversion", e);
-  } else {
-    rc = cuda_launched(c, kernel_convert(stream, floats, KERNEL_F32, cuda_at(src), src.buf->type, dst.n),
-                       "a conversion", e);
-    if (rc == 0)
-      rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), floats, bytes, cudaMemcpyDeviceToHost, stream), "a copy", e);
-  }
-  if (rc == 0) rc = wait_all(c, e);
-  (void)cudaFree(floats);
-  return rc;
-}
-
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
   int rc = check_span(dst, e);
   if (rc == 0) rc = check_span(src, e);
   if (rc || dst.n == 0) return rc;
   bool from_stage = src.buf->use == COMPUTE_STAGE, to_stage = dst.buf->use == COMPUTE_STAGE;
-  bool same = dst.buf->type == src.buf->type, waits = from_stage && to_stage;
-  waits = waits || ((from_stage || to_stage) && !same);
-  if (waits && (rc = cuda_not_captured(c, "a copy that waits", e))) return rc;
-  if (from_stage && to_stage) {
-    rc = wait_all(c, e);
-    if (rc == 0) memmove(cuda_at(dst), cuda_at(src), dst.n * sizeof(float));
-  } else if (waits)
-    rc = copy_by_floats(c, dst, src, e);
-  else if (same) {
+  bool same = dst.buf->type == src.buf->type;
+  if (from_stage ? to_stage || !same : to_stage && !same)
+    return err_set(e, -EINVAL, "a copy between buffers of the wrong use");
+  if (same) {
     enum cudaMemcpyKind kind = from_stage ? cudaMemcpyHostToDevice
                                : to_stage ? cudaMemcpyDeviceToHost
                                           : cudaMemcpyDeviceToDevice;
@@ -189,37 +151,6 @@ int cuda_mem_copy_and_stamp(struct compute *c, struct span dst, struct span src,
     return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
   t.stamp = cuda_at(stamp);
   return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "a small copy", e);
-}
-
-int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  int rc = cuda_not_captured(c, "sending a batch", e);
-  if (rc == 0) rc = check_span(dst, e);
-  if (rc == 0) rc = check_span(src, e);
-  if (rc) return rc;
-  if (dst.n != src.n || dst.buf->use != COMPUTE_INPUT || src.buf->use != COMPUTE_STAGE)
-    return err_set(e, -EINVAL, "%zu values sent to %zu, or to a buffer of the wrong use", src.n, dst.n);
-  if (dst.n == 0) return 0;
-  u->last = "a batch that is sent";
-  rc = cuda_check(c,
-                  cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
-                  "a batch that is sent", e);
-  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->sent, u->sends), "a batch that is sent", e);
-  return rc ? rc : cuda_check(c, cudaStreamWaitEvent(u->stream, u->sent, 0), "a batch that is sent", e);
-}
-
-int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  int rc = check_span(dst, e);
-  if (rc || dst.n == 0) return rc;
-  if (dst.buf->use == COMPUTE_STAGE) {
-    rc = cuda_not_captured(c, "filling a stage", e);
-    if (rc == 0) rc = wait_all(c, e);
-    float *p = cuda_at(dst);
-    for (size_t i = 0; rc == 0 && i < dst.n; i++) p[i] = value;
-    return rc;
-  }
-  rc = cuda_launched(c, kernel_fill(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, value, dst.n), "a fill", e);
-  return rc ? rc : after_write(c, dst, e);
 }
 
 /* A data set on the device. ---------------------------------------------------------------------------------------- */

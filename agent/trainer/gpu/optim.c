@@ -15,7 +15,7 @@
 struct compute_opt {
   struct compute_opt_desc d;
   struct kernel_control *control;
-  struct compute_buf *state[COMPUTE_STATES_MAX];
+  struct compute_buf *state[COMPUTE_STATES];
 };
 
 int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
@@ -25,23 +25,12 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .type = y.buf->type,
                           .y = cuda_at(y),
                           .target = cuda_at(target),
-                          .dz = dz.buf ? cuda_at(dz) : NULL,
+                          .dz = cuda_at(dz),
                           .out = cuda_at(out),
-                          .blocked = dz.buf ? u->blocked_dev : NULL};
-  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || (dz.buf && dz.buf->type != l.type))
+                          .blocked = u->blocked_dev};
+  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32 || dz.buf->type != l.type)
     return err_set(e, -EINVAL, "a loss between buffers of the wrong use");
   return cuda_launched(c, kernel_loss(u->stream, &l, u->scratch), "the loss", e);
-}
-
-int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                           size_t cols, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32)
-    return err_set(e, -EINVAL, "a count of right answers between buffers of the wrong use");
-  return cuda_launched(
-      c,
-      kernel_count_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows, cols, u->scratch),
-      "the count of right answers", e);
 }
 
 int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e) {
@@ -52,8 +41,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
   void *control = NULL;
   rc = cuda_mem_raw(c, sizeof(struct kernel_control), &control, e);
   o->control = control;
-  for (int i = 0; i < compute_opt_states(d->kind) && rc == 0; i++)
-    rc = cuda_mem_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
+  for (int i = 0; i < COMPUTE_STATES && rc == 0; i++) rc = cuda_mem_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
   if (rc == 0) rc = cuda_opt_set(c, o, &(struct compute_opt_counters){0}, e);
   if (rc) {
     cuda_opt_destroy(c, o);
@@ -64,7 +52,7 @@ int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct 
 }
 
 void cuda_opt_destroy(struct compute *c, struct compute_opt *o) {
-  for (int i = 0; i < COMPUTE_STATES_MAX; i++) compute_free(c, o->state[i]);
+  for (int i = 0; i < COMPUTE_STATES; i++) compute_free(c, o->state[i]);
   if (o->control && cuda_idle(c)) (void)cudaFree(o->control);
   free(o);
 }
@@ -78,41 +66,26 @@ static int check_counters(struct span stage, struct err *e) {
   return err_set(e, -EINVAL, "counters need a stage of %zu values", COMPUTE_COUNTERS);
 }
 
-static bool is_scalar_of_device(struct span s) {
-  return s.buf->type == KERNEL_F32 && s.buf->use != COMPUTE_STAGE;
-}
-
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *v, struct err *e) {
   struct cuda *u = cuda_of(c);
   if (v->param.n != o->d.n || v->grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", v->param.n, v->grad.n, o->d.n);
-  if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 || !is_scalar_of_device(v->lr) ||
-      (v->bad.n && !is_scalar_of_device(v->bad)))
+  if (v->param.buf->use != COMPUTE_PARAM || v->grad.buf->type != KERNEL_F32 ||
+      (v->bad.n && (v->bad.buf->type != KERNEL_F32 || v->bad.buf->use == COMPUTE_STAGE)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
   int rc = v->counters.n ? check_counters(v->counters, e) : 0;
   if (rc) return rc;
   struct kernel_decide decide = {.d = o->d,
                                  .control = o->control,
                                  .grad = cuda_at(v->grad),
-                                 .lr = cuda_at(v->lr),
                                  .bad = v->bad.n ? cuda_at(v->bad) : NULL,
                                  .blocked = u->blocked_dev,
                                  .counters = v->counters.n ? cuda_at(v->counters) : NULL};
-  struct kernel_update k = {.d = o->d, .param = cuda_at(v->param), .type = u->low, .grad = cuda_at(v->grad)};
+  struct kernel_update k = {.n = o->d.n, .param = cuda_at(v->param), .type = u->low, .grad = cuda_at(v->grad)};
   if (v->param.buf->low) k.low = (char *)v->param.buf->low + v->param.at * kernel_type_size(u->low);
-  for (int i = 0; i < compute_opt_states(o->d.kind); i++) k.state[i] = o->state[i]->data;
+  for (int i = 0; i < COMPUTE_STATES; i++) k.state[i] = o->state[i]->data;
   rc = cuda_launched(c, kernel_decide(u->stream, &decide, u->scratch), "the norm of gradients", e);
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
-}
-
-_Static_assert(sizeof(struct kernel_squares) == COMPUTE_SQUARES * sizeof(float), "it has COMPUTE_SQUARES floats");
-
-int cuda_squares(struct compute *c, struct span grads, struct span out, struct err *e) {
-  struct cuda *u = cuda_of(c);
-  if (grads.buf->type != KERNEL_F32 || !is_scalar_of_device(out) || out.at % 2)
-    return err_set(e, -EINVAL, "a sum of squares with buffers of the wrong use");
-  return cuda_launched(c, kernel_squares(u->stream, cuda_at(grads), grads.n, u->blocked_dev, cuda_at(out), u->scratch),
-                       "the norm of gradients", e);
 }
 
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {

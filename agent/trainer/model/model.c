@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From widths to layers, and the two passes over them. A stack of layers needs no graph and no tape.
  *
- *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the activation; the last layer has none.
+ *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the ReLU; the last layer has none.
  *   loss       delta[last] is the gradient of the last layer's output.
  *   backward   From the last layer to the first: the gradients of W_i and b_i come from delta[i+1] and act[i]. They are
- *              ready then. A second call writes delta[i], and applies the derivative of the activation behind layer i-1.
+ *              ready then. A second call writes delta[i], and applies the derivative of the ReLU behind layer i-1.
  *
  * The flat layout starts with the first layer, so the backward pass fills it from the end to the front. The extras lie
  * behind the last layer. A caller that reduces in buckets therefore sends them with the first bucket that becomes
@@ -31,14 +31,8 @@
 
 enum { PART_ROWS = 128 };
 
-const char *const model_act_words[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
 const char *const model_loss_words[] = {
     [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
-const char *const optim_kind_words[] = {[COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
-const char *const optim_decay_words[] = {[OPTIM_CONSTANT] = "constant",
-                                         [OPTIM_LINEAR] = "linear",
-                                         [OPTIM_COSINE] = "cosine",
-                                         [OPTIM_POLYNOMIAL] = "polynomial"};
 
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e) {
   struct model_shape shape = {0};
@@ -127,16 +121,12 @@ bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
 }
 
 static int alloc_grads(struct model *m, struct err *e) {
-  return compute_alloc(m->c, COMPUTE_GRAD, m->n_room + MODEL_OWN, &m->grads, e);
+  return compute_alloc(m->c, COMPUTE_GRAD, m->n_room, &m->grads, e);
 }
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, struct err *e) {
-  *m = (struct model){.c = c,
-                      .shape = *shape,
-                      .hidden = hidden,
-                      .n_params = (size_t)model_shape_params(shape),
-                      .max_rows = max_rows ? max_rows : 1};
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows, struct err *e) {
+  *m = (struct model){
+      .c = c, .shape = *shape, .n_params = (size_t)model_shape_params(shape), .max_rows = max_rows ? max_rows : 1};
   struct model_tensor tensors[MODEL_TENSORS_MAX];
   model_shape_tensors(shape, tensors, &m->n_flat);
   m->n_room = m->n_flat + MODEL_EXTRAS;
@@ -147,23 +137,17 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
     size_t n = m->max_rows * shape->width[i];
     rc = compute_alloc(c, i ? COMPUTE_ACT : COMPUTE_INPUT, n, &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(c, COMPUTE_ACT, n, &m->delta[i], e);
-    if (rc == 0 && i > 0 && i + 1 < shape->n && hidden == COMPUTE_GELU)
-      rc = compute_alloc(c, COMPUTE_ACT, n, &m->before[i], e);
   }
-  m->input = span_of(m->act[0], 0, m->max_rows * shape->width[0]);
   for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
     uint32_t in = shape->width[i], out = shape->width[i + 1];
     struct compute_layer_desc d = {
         .in = in,
         .out = out,
         .first = i == 0,
-        .act = i + 2 < shape->n ? hidden : COMPUTE_LINEAR,
-        .below = i > 0 ? hidden : COMPUTE_LINEAR,
+        .relu = i + 2 < shape->n,
         .weight = tensors[2 * i].at,
         .bias = tensors[2 * i + 1].at,
         .max_rows = m->max_rows,
-        .before = m->before[i + 1],
-        .below_before = m->before[i],
     };
     rc = compute_layer_create(c, &d, &m->layers[i], e);
   }
@@ -183,7 +167,6 @@ void model_finish(struct model *m) {
   for (uint32_t i = 0; i < m->shape.n; i++) {
     compute_free(m->c, m->act[i]);
     compute_free(m->c, m->delta[i]);
-    compute_free(m->c, m->before[i]);
   }
   compute_free(m->c, m->target);
   compute_free(m->c, m->grads);
@@ -195,14 +178,11 @@ static struct span rows_of(const struct model *m, struct compute_buf *const *buf
   return span_of(bufs[i], 0, rows * m->shape.width[i]);
 }
 
-static struct span act_of(const struct model *m, uint32_t i, size_t rows) {
-  return i ? rows_of(m, m->act, i, rows) : span_of(m->input.buf, m->input.at, rows * m->shape.width[0]);
-}
-
 int model_forward(struct model *m, size_t rows, struct err *e) {
   int rc = 0;
   for (uint32_t i = 0; i + 1 < m->shape.n && rc == 0; i++)
-    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows), rows, e);
+    rc = compute_forward(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows), rows_of(m, m->act, i + 1, rows),
+                         rows, e);
   return rc;
 }
 
@@ -215,21 +195,6 @@ int model_loss(struct model *m, const struct compute_loss_desc *d, struct span t
                       model_extra_span(m, MODEL_LOSS, COMPUTE_LOSS_OUT), e);
 }
 
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
-                struct err *e) {
-  uint32_t last = m->shape.n - 1;
-  struct compute_loss_desc all = *d;
-  all.rows = rows;
-  all.cols = m->shape.width[last];
-  all.add = true;
-  int rc = model_forward(m, rows, e);
-  struct span y = rows_of(m, m->act, last, rows), right = span_of(out.buf, out.at + MODEL_SCORE_CORRECT, 1);
-  if (rc == 0)
-    rc = compute_loss(m->c, &all, y, target, (struct span){0}, span_of(out.buf, out.at, COMPUTE_LOSS_OUT), e);
-  if (rc || d->kind != COMPUTE_CROSS_ENTROPY) return rc;
-  return compute_count_correct(m->c, y, target, right, rows, all.cols, e);
-}
-
 /* Two operations per weight and row, three times: forward, gradient of the weight, gradient of the input. The first
  * layer's input has no gradient. */
 double model_flops(const struct model_shape *s, uint64_t rows) {
@@ -240,8 +205,8 @@ double model_flops(const struct model_shape *s, uint64_t rows) {
 }
 
 /* at: of the layer's weight. */
-static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, bool add, size_t part,
-                           model_ready_fn ready, void *ctx, struct err *e) {
+static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, size_t part, model_ready_fn ready,
+                           void *ctx, struct err *e) {
   size_t in = m->shape.width[i], out = m->shape.width[i + 1], step = out; /* rows of the weight per part */
   size_t parts = i == 0 && ready && part > 0 ? in * out / part : 1;
   if (parts > MODEL_PARTS_MAX) parts = MODEL_PARTS_MAX;
@@ -249,60 +214,22 @@ static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, 
   int rc = 0;
   for (size_t end = out, from; end > 0 && rc == 0; end = from) {
     from = (end - 1) / step * step;
-    rc = compute_backward_weight(m->c, m->layers[i], m->grads, act_of(m, i, rows), rows_of(m, m->delta, i + 1, rows),
-                                 (struct compute_part){from, end - from}, rows, add, e);
+    rc = compute_backward_weight(m->c, m->layers[i], m->grads, rows_of(m, m->act, i, rows),
+                                 rows_of(m, m->delta, i + 1, rows), (struct compute_part){from, end - from}, rows, e);
     if (rc == 0 && ready) rc = ready(ctx, at + from * in, e);
   }
   return rc;
 }
 
-int model_backward(struct model *m, size_t rows, bool add, size_t part, model_ready_fn ready, void *ctx,
-                   struct err *e) {
+int model_backward(struct model *m, size_t rows, size_t part, model_ready_fn ready, void *ctx, struct err *e) {
   struct model_tensor tensors[MODEL_TENSORS_MAX] = {0};
   int rc = 0;
   model_shape_tensors(&m->shape, tensors, NULL);
   for (uint32_t i = m->shape.n - 1; i-- > 0 && rc == 0;) {
-    rc = backward_weight(m, i, tensors[2 * i].at, rows, add, part, ready, ctx, e);
+    rc = backward_weight(m, i, tensors[2 * i].at, rows, part, ready, ctx, e);
     if (rc == 0 && i > 0)
-      rc = compute_backward_input(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->delta, i + 1, rows),
-                                  rows_of(m, m->delta, i, rows), rows, e);
+      rc = compute_backward_input(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows),
+                                  rows_of(m, m->delta, i + 1, rows), rows_of(m, m->delta, i, rows), rows, e);
   }
   return rc;
-}
-
-/* From the options to what compute takes.
- *
- * The learning rate is a function of the number of steps done, so an interrupted run continues with the right one and a
- * checkpoint does not store it. The definitions are those of transformers (get_constant_schedule_with_warmup,
- * get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup with half a wave,
- * get_polynomial_decay_schedule_with_warmup). They are torch.optim.lr_scheduler.LambdaLR with
- *
- *   warm-up    steps / warmup, so the first step of a warm-up has a rate of 0
- *   then       left = 1 - (steps - warmup) / (total - warmup) constant 1; linear left; cosine (1 + cos(pi (1 - left)))
- *              / 2; polynomial left ^ power
- *
- * All but the constant one fall to lr_min instead of 0, like the polynomial one there (lr_end) and the cosine one in
- * get_cosine_with_min_lr_schedule_with_warmup. The warm-up always starts at 0. Steps past the end have lr_min. */
-
-#define PI 3.14159265358979323846
-
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n) {
-  return (struct compute_opt_desc){.kind = h->kind,
-                                   .n = n,
-                                   .momentum = h->momentum,
-                                   .beta1 = h->beta1,
-                                   .beta2 = h->beta2,
-                                   .eps = h->eps,
-                                   .weight_decay = h->weight_decay,
-                                   .clip_norm = h->clip_norm};
-}
-
-double optim_lr(const struct optim_hyper *h, uint64_t steps) {
-  double done = (double)steps, warmup = (double)h->warmup_steps, total = (double)h->total_steps;
-  if (done < warmup) return h->lr * done / warmup;
-  if (h->decay == OPTIM_CONSTANT) return h->lr;
-  double factor = done < total ? 1 - (done - warmup) / (total - warmup) : 0; /* from 1 at the end of the warm-up to 0 */
-  if (h->decay == OPTIM_COSINE) factor = (1 + cos(PI * (1 - factor))) / 2;
-  if (h->decay == OPTIM_POLYNOMIAL) factor = pow(factor, h->lr_power);
-  return h->lr_min + (h->lr - h->lr_min) * factor;
 }

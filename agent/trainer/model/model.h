@@ -2,18 +2,15 @@
 #ifndef AGENT_TRAINER_MODEL_MODEL_H
 #define AGENT_TRAINER_MODEL_MODEL_H
 
-/* The trained model, its optimizer, and its learning rate. Pure: a compute does the work.
+/* The trained model. Pure: a compute does the work.
  *
- * The model is a stack of linear layers with an activation between them. Its widths make it an autoencoder or a
+ * The model is a stack of linear layers with a ReLU between them. Its widths make it an autoencoder or a
  * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. In memory each of these
  * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
  * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
  * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients the ranks sum
- * MODEL_EXTRAS floats in the same collectives; MODEL_OWN behind those are a rank's own. The zeros in front of the extras
- * make it a multiple of a unit, so that ranks can have equal parts.
- *
- * optim_* is the optimizer as the user describes it, and the learning rate of each step. Its state and counters belong
- * to the compute (compute_opt). */
+ * MODEL_EXTRAS floats in the same collectives. The zeros in front of the extras make it a multiple of a unit, so that
+ * ranks can have equal parts. */
 
 #include "agent/trainer/compute/compute.h"
 
@@ -35,9 +32,7 @@ enum model_extra {
   MODEL_STOP,       /* the number of ranks that were asked to stop */
   MODEL_CHECKPOINT, /* the number of ranks that were asked for a checkpoint */
   MODEL_WRITER,     /* rank 0 alone, about its checkpoints: bits of enum model_writer */
-  MODEL_EXTRAS,
-  MODEL_LR = MODEL_EXTRAS, /* this rank's own: the learning rate of the step, which arrives with the flags */
-  MODEL_OWN = 1
+  MODEL_EXTRAS
 };
 
 enum model_writer {
@@ -61,18 +56,15 @@ struct model_tensor {
 struct model {
   struct compute *c;
   struct model_shape shape;
-  enum compute_act hidden; /* behind each layer but the last */
-  size_t n_params;         /* weights and biases */
-  size_t n_flat;           /* floats in memory, pads included */
-  size_t n_room;           /* floats of grads that are summed: the extras are the last ones */
+  size_t n_params; /* weights and biases */
+  size_t n_flat;   /* floats in memory, pads included */
+  size_t n_room;   /* floats of grads that are summed: the extras are the last ones */
   size_t max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
   struct compute_buf *act[MODEL_WIDTHS_MAX];
-  struct compute_buf *before[MODEL_WIDTHS_MAX]; /* before[i]: act[i] before GELU; NULL without GELU */
-  struct span input;                            /* both passes read it as act[0]; all of act[0] at first */
-  struct compute_buf *delta[MODEL_WIDTHS_MAX];  /* delta[i]: gradient of act[i] before its activation; [0] is unused */
-  struct compute_buf *target;                   /* max_rows x the last width; max_rows class numbers */
+  struct compute_buf *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its ReLU; [0] is unused */
+  struct compute_buf *target;                  /* max_rows x the last width; max_rows class numbers */
 };
 
 /* "784,128,784"; -EINVAL and a message. */
@@ -93,11 +85,9 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 
 /* The words of options, by their enum. */
-extern const char *const model_act_words[3], *const model_loss_words[3];
-extern const char *const optim_kind_words[3], *const optim_decay_words[4];
+extern const char *const model_loss_words[3];
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
-               size_t max_rows, struct err *e);
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 /* Moves the gradients to new memory, all 0. No queued, registered or captured work may use the old memory. */
 int model_renew_grads(struct model *m, struct err *e);
@@ -106,17 +96,11 @@ int model_forward(struct model *m, size_t rows, struct err *e);
 /* Computes the loss against `target` into MODEL_LOSS to MODEL_BAD_RANK of the gradients, and its gradient into the last
  * delta. Fills in rows and columns of `d`. */
 int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct err *e);
-/* Scores the model on these rows, without training. Adds the loss, weighted as `d` says, to the first of MODEL_SCORES
- * floats of `out`. For cross-entropy, adds the number of rows classified correctly to the last. Overwrites activations
- * and nothing else. */
-enum { MODEL_SCORE_CORRECT = COMPUTE_LOSS_OUT, MODEL_SCORES };
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
-                struct err *e);
 /* Called as gradients become ready, from the end to the front: all of [at, n_flat) is queued. A non-zero result ends
  * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
 /* part: gradients; a first layer of at least two such parts becomes ready in parts. 0: as a whole. */
-int model_backward(struct model *m, size_t rows, bool add, size_t part, model_ready_fn ready, void *ctx, struct err *e);
+int model_backward(struct model *m, size_t rows, size_t part, model_ready_fn ready, void *ctx, struct err *e);
 /* Floating-point operations of the matrix products of one step on `rows` rows, forward and backward. */
 double model_flops(const struct model_shape *s, uint64_t rows);
 
@@ -132,20 +116,5 @@ static inline struct span model_grads_span(const struct model *m) {
 static inline struct span model_extra_span(const struct model *m, enum model_extra from, size_t n) {
   return span_of(m->grads, m->n_room - MODEL_EXTRAS + (size_t)from, n);
 }
-
-/* How the learning rate falls from the end of the warm-up to the end of the run. */
-enum optim_decay { OPTIM_CONSTANT, OPTIM_LINEAR, OPTIM_COSINE, OPTIM_POLYNOMIAL };
-
-struct optim_hyper {
-  enum compute_opt_kind kind;
-  double lr, momentum, beta1, beta2, eps, weight_decay, clip_norm;
-  enum optim_decay decay;
-  double lr_min, lr_power;           /* the last learning rate; the exponent of OPTIM_POLYNOMIAL */
-  int64_t warmup_steps, total_steps; /* of the whole run, warm-up included */
-};
-
-struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n);
-/* The learning rate of the step after `steps` steps. */
-double optim_lr(const struct optim_hyper *h, uint64_t steps);
 
 #endif

@@ -132,7 +132,7 @@ int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls,
 struct step {
   struct trainer *t;
   struct slot *slot;
-  const struct sampler_step *g;
+  const struct sampler_share *g;
 };
 
 static int queue_calls(void *ctx, struct err *e) {
@@ -140,24 +140,21 @@ static int queue_calls(void *ctx, struct err *e) {
   return trainer_enqueue_step(s->t, s->slot, s->g, e);
 }
 
-int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
+int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
   if (t->capture == CAPTURE_NEVER) return 1;
-  struct compute_graph *graph = slot_graph(s, g->total);
+  struct compute_graph *graph = slot_graph(s, g->global);
   if (!graph) {
-    if (!slots_saw(&t->slots, g->total)) return 1;
+    if (!slots_saw(&t->slots, g->global)) return 1;
     struct step step = {t, s, g};
     struct err why = ERR_INIT;
     int rc = trainer_capture(t, "the step", queue_calls, &step, &graph, &why);
     if (rc < 0) return err_set(e, rc, "%s", why.text);
     if (rc == 1 && t->rank == 0) log_info("steps are not captured: %s", why.text);
     if (rc) return rc;
-    if (!slot_keep_graph(s, g->total, graph)) {
+    if (!slot_keep_graph(s, g->global, graph)) {
       compute_graph_destroy(t->c, graph);
       return 1;
     }
   }
-  compute_range_push(t->c, "captured step");
-  int rc = compute_launch(t->c, graph, e);
-  compute_range_pop(t->c);
-  return rc;
+  return compute_launch(t->c, graph, e);
 }

@@ -155,7 +155,7 @@ int trainer_open_device(struct trainer *t, struct err *e) {
     if (!absent && e) *e = t->no_cuda;
     if (!absent) return with_exit(t, TRAINER_SYSTEM, rc);
   }
-  t->c = compute_cpu_create((int)o->threads, o->precision);
+  t->c = compute_cpu_create(o->precision);
   return 0;
 }
 

@@ -14,8 +14,7 @@
 #define FEW       1e-30 /* "more than 0" */
 #define BELOW_ONE 0.9999999
 
-const char *const trainer_precision_words[] = {
-    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16"};
+const char *const trainer_precision_words[] = {[COMPUTE_FP32] = "fp32", [COMPUTE_BF16] = "bf16"};
 
 static int parse_layers(const char *text, void *field, struct err *e) {
   return model_shape_parse(text, field, e);
@@ -52,10 +51,8 @@ static const struct opt table[] = {
     {.group = "The model"},
     PARSED("layers", shape, parse_layers, "N,N[,N...]", "1000,100,1000",
            .brief = "Widths of the layers: input, hidden layers, output.",
-           .help = "Widths of a stack of linear layers: input, hidden layers, output."),
-    WORD("activation", activation, "none|relu|gelu", "relu",
-         .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
-                 "as PyTorch's nn.GELU(approximate=\"tanh\")."),
+           .help = "Widths of a stack of linear layers: input, hidden layers, output. A ReLU is behind each hidden "
+                   "layer."),
     WORD("loss", loss, "mse|rmse|cross-entropy", "mse",
          .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
          .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
@@ -80,37 +77,17 @@ static const struct opt table[] = {
     {.group = "Training"},
     NUMBER(INT, "batch", batch, "N", "64", 1, 1 << 24, .brief = "Samples per batch, over all ranks together.",
            .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."),
-    NUMBER(INT, "update-freq", update_freq, "N", "1", 1, 1 << 20,
-           .help = "Batches per step. Their gradients are added up before the ranks sum them, which gives the "
-                   "gradient of the mean over all their samples. The last step of an epoch may have fewer batches."),
     NUMBER(INT, "epochs", epochs, "N", "0", 0, 1e9, .brief = "Passes over the data.",
            .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."),
     NUMBER(INT, "steps", steps, "N", "0", 0, 1e12,
            .help = "End after N steps, counted from the first step of the run. 0: no limit."),
-    WORD("optimizer", hyper.kind, "sgd|adam|adamw", "adam", .help = "The optimizer, as in PyTorch."),
-    NUMBER(FLOAT, "lr", hyper.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
-    NUMBER(INT, "warmup-steps", hyper.warmup_steps, "N", "0", 0, 1e12,
-           .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."),
-    WORD("lr-decay", hyper.decay, "constant|linear|cosine|polynomial", "constant",
-         .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
-                 "schedules of transformers. cosine is half a wave."),
-    NUMBER(FLOAT, "lr-min", hyper.lr_min, "X", "0", 0, 1e6, .help = "Learning rate at the end of the decay."),
-    NUMBER(FLOAT, "lr-power", hyper.lr_power, "X", "1", 0.01, 100, .help = "Exponent of --lr-decay polynomial."),
-    NUMBER(FLOAT, "momentum", hyper.momentum, "X", "0", 0, BELOW_ONE, .help = "Momentum of --optimizer sgd."),
-    NUMBER(FLOAT, "beta1", hyper.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "beta2", hyper.beta2, "X", "0.999", 0, BELOW_ONE,
-           .help = "Second beta of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "eps", hyper.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of --optimizer adam and adamw."),
-    NUMBER(FLOAT, "weight-decay", hyper.weight_decay, "X", "0", 0, 1e6,
-           .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
-                   "learning rate times the weights."),
-    NUMBER(FLOAT, "clip-norm", hyper.clip_norm, "X", "0", 0, 1e30,
-           .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."),
+    WORD("optimizer", optimizer, "adam", "adam", .help = "The optimizer, as in PyTorch."),
+    NUMBER(FLOAT, "lr", opt.lr, "X", "0.001", 0, 1e6, .brief = "Learning rate.", .help = "Learning rate."),
+    NUMBER(FLOAT, "beta1", opt.beta1, "X", "0.9", 0, BELOW_ONE, .help = "First beta of Adam."),
+    NUMBER(FLOAT, "beta2", opt.beta2, "X", "0.999", 0, BELOW_ONE, .help = "Second beta of Adam."),
+    NUMBER(FLOAT, "eps", opt.eps, "X", "1e-8", FEW, 1, .help = "Epsilon of Adam."),
     NUMBER(INT, "seed", seed, "N", "1", 0, 9e15,
            .help = "Seed of the initial weights and of the order of the samples."),
-    NUMBER(INT, "threads", threads, "N", "0", 0, 1024,
-           .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
-                   "else one."),
     WORD("recovery", recovery, "restart|inplace", "restart",
          .help =
              "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
@@ -128,20 +105,12 @@ static const struct opt table[] = {
     NUMBER(FLOAT, "throttle", throttle, "X", "0", 0, 1e6,
            .help = "At most X steps per second, for demonstrations and drills. 0: no limit."),
 
-    {.group = "Evaluation"},
-    TEXT("eval-data", eval_data, "synthetic:N|FILE", NULL,
-         .help = "Report the loss on these samples, given as in --data, at the end and every --eval-every steps. "
-                 "With --eval-labels also report the accuracy. rmse is over the whole set."),
-    TEXT("eval-labels", eval_labels, "FILE", NULL, .help = "Classes of --eval-data, given as in --labels."),
-    NUMBER(INT, "eval-every", eval_every, "STEPS", "0", 0, 1e12,
-           .help = "Steps between evaluations. 0: only at the end."),
-
     {.group = "The device"},
     WORD("device", device, "auto|cpu|cuda", "auto", .brief = "Where to compute.",
          .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
                  "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."),
-    WORD("precision", precision, "fp32|tf32|bf16", "fp32",
-         .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 "
+    WORD("precision", precision, "fp32|bf16", "fp32",
+         .help = "Precision of matrix products. bf16 "
                  "keeps weights, sums, gradients of weights and the optimizer in fp32."),
     FLAG("deterministic", deterministic,
          .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "
@@ -163,15 +132,12 @@ static const struct opt table[] = {
          .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
                  "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
                  "other options, such as --lr or --batch, is refused."),
-    TEXT("resume-from", resume_from, "CHECKPOINT", NULL,
-         .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
-                 "Differences are logged. The same command later continues from its own checkpoints."),
 
     {.group = "Reports"},
     NUMBER(DURATION, "report-every", report_every_ms, "TIME", "10s", 0, 1e9,
            .help = "Interval at which rank 0 logs its progress, and what a long wait waits for. 0: never."),
     TEXT("metrics", metrics, "FILE", NULL,
-         .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
+         .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, "
                  "checkpoint, recover, stop, end; bench, bench_end."),
     NUMBER(INT, "metrics-every", metrics_every, "STEPS", "1", 1, 1e9,
            .help = "Steps between two step lines of --metrics."),
@@ -231,11 +197,10 @@ const struct opts_spec trainer_opts_spec = {
     .table = table,
 };
 
-/* Refuses options that nothing would read: those of the bench without it, those of training with it, those of adam with
- * sgd, and an activation without hidden layers. Environment variables may be meant for another run. */
+/* Refuses options that nothing would read: those of the bench without it, and those of training with it. Environment
+ * variables may be meant for another run. */
 static int check_unread(struct trainer_opts *o, const struct opts_parsed *p, struct err *e) {
-  static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
-  static const char *const both[] = {"threads", "cuda-graph"}, *const adam[] = {"beta1", "beta2", "eps"};
+  static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {
@@ -243,8 +208,7 @@ static int check_unread(struct trainer_opts *o, const struct opts_parsed *p, str
       for (size_t i = 0; i < sizeof training / sizeof *training; i++) trains |= strcmp(row->group, training[i]) == 0;
       continue;
     }
-    bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
-    for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
+    bool shared = strcmp(row->name, "cuda-graph") == 0, of_bench = strncmp(row->name, "bench-", 6) == 0;
     if (shared || !(bench ? trains : of_bench)) continue;
     if (opts_origin(p, row->name)->source != OPT_FROM_ARGV) continue;
     return bench ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
@@ -253,19 +217,11 @@ static int check_unread(struct trainer_opts *o, const struct opts_parsed *p, str
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
                    (long long)o->bench.max);
-  for (size_t i = 0; i < sizeof adam / sizeof *adam && o->hyper.kind == COMPUTE_SGD; i++)
-    if (opts_origin(p, adam[i])->source == OPT_FROM_ARGV)
-      return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", adam[i]);
-  if (o->shape.n > 2) return 0;
-  o->activation = COMPUTE_LINEAR;
-  if (opts_origin(p, "activation")->source != OPT_FROM_ARGV) return 0;
-  return err_set(e, -EINVAL, "--activation is for hidden layers; --layers %u,%u has none: leave it out",
-                 o->shape.width[0], o->shape.width[1]);
+  return 0;
 }
 
 static int check_training(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
-  const struct optim_hyper *h = &o->hyper;
   uint32_t in = s->width[0], out = s->width[s->n - 1];
   bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
   if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
@@ -276,26 +232,8 @@ static int check_training(const struct trainer_opts *o, struct err *e) {
                    model_loss_words[o->loss], in, out);
   if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
-  if (o->resume_from && o->resume == RESUME_NONE)
-    return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
 
-  if (!o->eval_data && o->eval_labels) return err_set(e, -EINVAL, "--eval-labels needs --eval-data WHAT");
-  if (!o->eval_data && o->eval_every) return err_set(e, -EINVAL, "--eval-every needs --eval-data WHAT");
-  if (o->eval_data && classify && !o->eval_labels)
-    return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
-  if (o->eval_labels && !classify)
-    return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
-                   model_loss_words[o->loss]);
-
-  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
-  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
-    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
-  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
-    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
-  if (h->lr_min > h->lr)
-    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
-  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
-    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
+  if (o->opt.lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
   return 0;
 }
 

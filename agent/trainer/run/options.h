@@ -38,26 +38,23 @@ struct trainer_every {
 struct trainer_opts {
   bool help, version;
   struct model_shape shape;
-  enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
   const char *init_weights, *save_weights;
   const char *data, *labels;
   double scale;
-  int64_t batch, update_freq, epochs, steps, seed, threads, max_skipped;
+  int64_t batch, epochs, steps, seed, max_skipped;
   enum device_kind device;
   enum compute_precision precision;
   bool deterministic;
   const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
   enum recovery_mode recovery;
-  struct optim_hyper hyper;
-  const char *eval_data, *eval_labels;
-  int64_t eval_every;
+  unsigned optimizer;          /* there is one */
+  struct compute_opt_desc opt; /* without n */
   const char *checkpoint_dir;
   struct trainer_every checkpoint_every;
   int64_t keep_checkpoints;
   enum resume_mode resume;
-  const char *resume_from;
   const char *metrics;
   int64_t metrics_every, report_every_ms;
   double throttle;
@@ -70,6 +67,6 @@ extern const struct opts_spec trainer_opts_spec;
 
 /* -EINVAL and a message, also for options that contradict each other. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
-extern const char *const trainer_precision_words[3];
+extern const char *const trainer_precision_words[2];
 
 #endif

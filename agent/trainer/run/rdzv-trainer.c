@@ -90,30 +90,15 @@ static int run_trainer(struct trainer *t, struct err *e) {
   return rc;
 }
 
-/* Microseconds since the kernel started this process, with a resolution of 10 ms. */
-static uint64_t since_start_us(void) {
+int main(int argc, char **argv) {
+  struct trainer t = {.sigterm = &sigterm, .exit = TRAINER_SYSTEM};
+  struct err e = ERR_INIT;
+  /* The time since the kernel started this process, with a resolution of 10 ms. */
   struct timespec now;
   uint64_t ticks = ckpt_started_at((uint64_t)getpid());
   clock_gettime(CLOCK_BOOTTIME, &now);
   double us = ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
-  return ticks && us > 0 ? (uint64_t)us : 0;
-}
-
-/* SIGTERM may be pending or arrive now; it is delivered only during the wait. */
-static void await_sigterm(long ms) {
-  sigset_t term, before;
-  struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-  sigemptyset(&term);
-  sigaddset(&term, SIGTERM);
-  sigprocmask(SIG_BLOCK, &term, &before);
-  if (!sigterm) ppoll(NULL, 0, &ts, &before);
-  sigprocmask(SIG_SETMASK, &before, NULL);
-}
-
-int main(int argc, char **argv) {
-  struct trainer t = {.sigterm = &sigterm, .exit = TRAINER_SYSTEM};
-  struct err e = ERR_INIT;
-  t.phase_us[PHASE_PROCESS] = since_start_us();
+  t.phase_us[PHASE_PROCESS] = ticks && us > 0 ? (uint64_t)us : 0;
   t.phase_from_us = trainer_now_us();
   log_init("rdzv-trainer", LOG_INFO);
   if (trainer_opts_parse(&t.o, argc, argv, environ, &e)) {
@@ -138,7 +123,14 @@ int main(int argc, char **argv) {
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
     /* All ranks come to these two ends by themselves, at the same place. */
     if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);
-    if (echo) await_sigterm(ECHO_MS);
+    if (echo) { /* SIGTERM may be pending or arrive now; it is delivered only during the wait */
+      sigset_t term, before;
+      struct timespec ts = {.tv_nsec = ECHO_MS * 1000000};
+      sigemptyset(&term);
+      sigaddset(&term, SIGTERM);
+      sigprocmask(SIG_BLOCK, &term, &before);
+      if (!sigterm) ppoll(NULL, 0, &ts, &before);
+    }
   }
   bool at_rest = trainer_teardown(&t);
   if (!at_rest || (failed && t.gpu)) { /* the device's libraries wait for it in an exit handler */

@@ -3,7 +3,7 @@
  *
  * All of it describes the last step that was read. The host's waiting and working times are by its own clock. The
  * device's times are by the device's clock, which it writes beside the results (compute_copy_and_stamp), in captured
- * steps too. A profiler finds the named ranges within them. A time that was not measured is null. */
+ * steps too. A time that was not measured is null. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -112,24 +112,16 @@ static void metrics_ms(struct trainer *t, const char *key, uint64_t us) {
 }
 
 int trainer_report_start(struct trainer *t, struct err *e) {
-  char layers[160], times[32] = "", hidden[32] = "";
+  char layers[160];
   uint64_t each = sampler_steps_per_epoch(&t->sampler);
   unsigned long long last = t->last_step, done = t->done.step;
   if (t->rank != 0) return 0;
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
-  if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
-    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_words[t->o.activation]);
-  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
-           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
+  log_info("%s %s, %zu weights, %s; %llu sample%s, batch %llu, world %d; %llu step%s an epoch, %llu in all",
+           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            model_loss_words[t->o.loss], (unsigned long long)t->data.n, plural(t->data.n),
-           (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each), last);
-  if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
-    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
-             (long long)t->o.hyper.warmup_steps, last, plural(last));
-  if (t->resumed_named)
-    log_info("resumed from %s at step %llu", t->o.resume_from, done);
-  else if (t->resumed_from[0])
+           (unsigned long long)t->sampler.batch, t->world, (unsigned long long)each, plural(each), last);
+  if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from, done);
   else if (done > 0)
     log_info("round %u: received the state of step %llu from a rank that continued in place", rdzv_round(t->rdzv),
@@ -140,17 +132,15 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
   metrics_text(&t->metrics, "layers", layers);
-  metrics_text(&t->metrics, "activation", model_act_words[t->o.activation]);
   metrics_text(&t->metrics, "loss", model_loss_words[t->o.loss]);
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);
-  metrics_uint(&t->metrics, "update_freq", t->sampler.batches);
   metrics_uint(&t->metrics, "steps", t->last_step);
   metrics_text(&t->metrics, "device", t->c->device);
   metrics_text(&t->metrics, "precision", trainer_precision_words[t->c->precision]);
   metrics_text(&t->metrics, "input", t->rows ? "kept" : "sent");
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
-  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));
+  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_share(&t->sampler, 0, 0, 1).count));
   for (int i = 0; i < PHASE_FIRST_STEP; i++) metrics_ms(t, phase_keys[i], t->phase_us[i]);
   int rc = end_metrics_line(t, e);
   if (rc || !t->resumed_from[0]) return rc;
@@ -183,7 +173,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   metrics_uint(m, "step", t->done.step);
   metrics_real(m, "epoch", (double)t->done.epoch + (double)t->done.position / (double)t->sampler.samples);
   metrics_real(m, "loss", bad ? (double)NAN : t->loss);
-  metrics_real(m, "lr", t->lr_value);
   metrics_real(m, "grad_norm", (double)t->counters.grad_norm);
   metrics_uint(m, "skipped", t->counters.skipped);
   metrics_real(m, "samples_per_second", t->rate.value);
@@ -222,21 +211,6 @@ int trainer_report_step(struct trainer *t, struct err *e) {
              t->rate.value);
   }
   return report_step_metrics(t, e);
-}
-
-int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e) {
-  char right[48] = "";
-  if (t->rank != 0) return 0;
-  if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% classified correctly", 100 * accuracy);
-  log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss, right,
-           (unsigned long long)t->evaluation.data.n);
-  metrics_begin(&t->metrics, "eval");
-  metrics_uint(&t->metrics, "step", t->done.step);
-  metrics_real(&t->metrics, "loss", loss);
-  metrics_real(&t->metrics, "accuracy", accuracy);
-  metrics_uint(&t->metrics, "samples", t->evaluation.data.n);
-  metrics_ms(t, "ms", us);
-  return end_metrics_line(t, e);
 }
 
 int trainer_report_stop(struct trainer *t, struct err *e) {

@@ -36,42 +36,29 @@ static int meet_agent(struct trainer *t, struct err *e) {
   return with_exit(t, TRAINER_USAGE, -EINVAL);
 }
 
-static int open_dataset(struct trainer *t, struct dataset *d, const char *spec, const char *labels, struct err *e) {
-  const struct model_shape *shape = &t->o.shape;
-  int rc = dataset_open(d, spec, labels, shape->width[0], t->o.scale, e);
-  if (rc || !d->labels) return rc;
-  uint64_t where = 0;
-  unsigned top = dataset_top_label(d, &where), classes = shape->width[shape->n - 1];
-  if (top < classes) return 0;
-  return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
-                 labels, (unsigned long long)where, top, classes, classes - 1);
-}
-
 static int open_data(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
-  int rc = open_dataset(t, &t->data, o->data, o->labels, e);
-  if (rc == 0 && o->eval_data) rc = open_dataset(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
+  int rc = dataset_open(&t->data, o->data, o->labels, o->shape.width[0], o->scale, e);
   if (rc) return rc;
-  t->sampler = (struct sampler){.samples = t->data.n,
-                                .batch = (uint64_t)o->batch,
-                                .seed = (uint64_t)o->seed,
-                                .batches = (uint64_t)o->update_freq};
+  uint64_t where = 0;
+  unsigned top = o->labels ? dataset_top_label(&t->data, &where) : 0, classes = o->shape.width[o->shape.n - 1];
+  if (top >= classes)
+    return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
+                   o->labels, (unsigned long long)where, top, classes, classes - 1);
+  t->sampler = (struct sampler){.samples = t->data.n, .batch = (uint64_t)o->batch, .seed = (uint64_t)o->seed};
   uint64_t each = sampler_steps_per_epoch(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
   t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
-  t->o.hyper.total_steps = t->last_step < INT64_MAX ? (int64_t)t->last_step : INT64_MAX;
   return 0;
 }
 
 static int make_model(struct trainer *t, struct err *e) {
   const struct dataset *d = &t->data;
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
-  int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_flat);
+  int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
+  struct compute_opt_desc opt = t->o.opt;
+  opt.n = t->model.n_flat;
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0 && t->c->ops->squares) /* also for a single rank, which may get company */
-    rc = compute_alloc(t->c, COMPUTE_STATE, COMPUTE_SQUARES, &t->look.squares, e);
-  if (rc == 0 && t->look.squares) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_SQUARES, &t->look.stage, e);
   if (rc == 0 && d->form != DATASET_OWN && !t->rows) { /* it stays on the device when the model is rebuilt */
     struct compute_rows_desc rows_desc = {.n = d->n, .dim = d->dim, .scale = d->scale};
     struct err why = ERR_INIT;
@@ -80,12 +67,7 @@ static int make_model(struct trainer *t, struct err *e) {
     if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
     rc = rc == 0 || rc == -ENOMEM || rc == -ENOTSUP ? 0 : err_set(e, rc, "%s", why.text);
   }
-  size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
-  if (rc == 0 && t->rows)
-    rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
-  else if (rc == 0)
-    rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
-  if (rc == 0) rc = trainer_evaluation_alloc(t, e);
+  if (rc == 0) rc = slots_init(&t->slots, t->c, rows, t->rows ? COMPUTE_ROW_NUMBER : t->data.dim, e);
   return rc;
 }
 
@@ -93,10 +75,6 @@ static int make_model(struct trainer *t, struct err *e) {
 static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
-  trainer_evaluation_free(t);
-  compute_free(t->c, t->look.squares);
-  compute_free(t->c, t->look.stage);
-  t->look = (struct look){0};
   compute_opt_destroy(t->c, t->opt);
   model_finish(&t->model);
   t->opt = NULL;
@@ -160,10 +138,7 @@ static int open_checkpoints(struct trainer *t, struct err *e) {
   *mine = (struct ckpt_marker){.id = {.generation = me.generation, .round = me.round}, .origin = me.generation};
   memcpy(mine->id.incarnation, me.incarnation, sizeof me.incarnation);
   memcpy(mine->job, me.job, sizeof me.job);
-  if (!alone && ckpt_latest_marker(t->o.checkpoint_dir, me.incarnation, &last)) {
-    mine->origin = last.origin;
-    mine->source = last.source;
-  }
+  if (!alone && ckpt_latest_marker(t->o.checkpoint_dir, me.incarnation, &last)) mine->origin = last.origin;
   return trainer_save_open(t, e);
 }
 
@@ -208,7 +183,6 @@ int trainer_setup(struct trainer *t, struct err *e) {
 }
 
 int trainer_enter_round(struct trainer *t, struct err *e) {
-  t->look.due = false; /* a new rank knows of no bad step */
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_save_close(t);
@@ -249,7 +223,6 @@ bool trainer_teardown(struct trainer *t) {
   bool held = t->c && t->c->held;
   compute_destroy(t->c);
   dataset_finish(&t->data);
-  dataset_finish(&t->evaluation.data);
   rdzv_finish(t->rdzv);
   return !held;
 }

@@ -3,16 +3,14 @@
  *
  * Stages belong to a slot because the device reads the host's values whenever it reaches them. With one stage for all,
  * the host would have to wait for that before it wrote the next input. The results of a step have their own stages for
- * the same reason. If the input is sent while earlier steps run, it has two buffers on the device as well: one batch is
- * computed with while the other arrives. A captured step holds the addresses of its stages, so there is one graph per
- * slot.
+ * the same reason. A captured step holds the addresses of its stages, so there is one graph per slot.
  *
  * A shape is captured after it has run once. The first call of a library prepares algorithms and connections, and a
  * capture does not allow everything that needs. */
 
 #include "agent/trainer/run/slot.h"
 
-int slots_init(struct slots *s, struct compute *c, size_t rows_max, size_t width, bool send, struct err *e) {
+int slots_init(struct slots *s, struct compute *c, size_t rows_max, size_t width, struct err *e) {
   int n = c->depth < 1 ? 1 : c->depth < SLOTS_MAX ? c->depth : SLOTS_MAX, rc = 0;
   size_t rows = rows_max ? rows_max : 1;
   *s = (struct slots){.c = c, .n = n};
@@ -22,13 +20,12 @@ int slots_init(struct slots *s, struct compute *c, size_t rows_max, size_t width
       size_t n;
     } stages[] = {{&k->x, rows * width},
                   {&k->classes, rows},
-                  {&k->controls, SLOT_CONTROLS},
+                  {&k->flags, SLOT_FLAGS},
                   {&k->results, MODEL_EXTRAS},
                   {&k->counters, COMPUTE_COUNTERS},
                   {&k->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
     for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
       rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
-    if (rc == 0 && send) rc = compute_alloc(c, COMPUTE_INPUT, rows * width, &k->sent, e);
   }
   return rc;
 }
@@ -38,7 +35,7 @@ void slots_finish(struct slots *s) {
   slots_drop_graphs(s);
   for (int i = 0; i < s->n; i++) {
     struct slot *k = &s->v[i];
-    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->controls, k->results, k->counters, k->stamps};
+    struct compute_buf *const bufs[] = {k->x, k->classes, k->flags, k->results, k->counters, k->stamps};
     for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
   }
   *s = (struct slots){0};

@@ -17,9 +17,6 @@
 
 enum { SLOTS_MAX = 8, SLOT_SHAPES_MAX = 4, SLOT_FLAGS = MODEL_EXTRAS - MODEL_STOP };
 
-/* The stage of controls: the flags from MODEL_STOP on, and the learning rate. One copy takes them to the device. */
-enum { SLOT_LR = SLOT_FLAGS, SLOT_CONTROLS };
-
 /* How far a run is: steps done, and where the next one starts: samples of this epoch that are done. */
 struct run_position {
   uint64_t step, epoch, position;
@@ -27,8 +24,8 @@ struct run_position {
 
 /* Points at which the device writes its clock. */
 enum slot_stamp {
-  STAMP_BEGIN,    /* the controls of the step have arrived */
-  STAMP_INPUT,    /* the batch has arrived; of several, the first one */
+  STAMP_BEGIN,    /* the flags of the step have arrived */
+  STAMP_INPUT,    /* the batch has arrived */
   STAMP_BACKWARD, /* the last gradients are done; with several ranks only */
   STAMP_SUMMED,   /* their sums are done; with several ranks only */
   STAMP_END,      /* the update is done */
@@ -41,16 +38,13 @@ struct slot_graph {
 };
 
 struct slot {
-  struct compute_buf *x;                  /* stage: the values of rows, or their numbers if the device keeps the rows */
-  struct compute_buf *classes, *controls; /* stages: to the device */
-  struct compute_buf *sent; /* on the device: a copy of x that is sent while earlier steps run; else NULL */
+  struct compute_buf *x;               /* stage: the values of rows, or their numbers if the device keeps the rows */
+  struct compute_buf *classes, *flags; /* stages: to the device; the flags are those from MODEL_STOP on */
   struct compute_buf *results, *counters, *stamps; /* stages: from the device */
   struct compute_mark mark;
   struct run_position after;
   uint64_t due[2];  /* steps of the last two checkpoints begun when this step was queued; 0: none */
   uint64_t samples; /* of the step, over all ranks */
-  bool looked;      /* its gradients were looked at before they were summed */
-  double lr_value;
   /* When its input was begun; the time for the input, for queueing the rest, and of that for waiting for sums. */
   uint64_t begun_us, input_us, calls_us, exposed_us;
   struct slot_graph graphs[SLOT_SHAPES_MAX];
@@ -66,8 +60,8 @@ struct slots {
   int n_shapes;
 };
 
-/* rows: the most of one rank in a step. width: stage elements of a row. send: they are sent while earlier steps run. */
-int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, bool send, struct err *e);
+/* rows: the most of one rank in a step. width: stage elements of a row. */
+int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, struct err *e);
 /* Also after a failed slots_init, and on zeroed memory. All queued operations must be done. */
 void slots_finish(struct slots *s);
 

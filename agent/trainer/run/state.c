@@ -30,36 +30,24 @@
 
 static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
   const struct trainer_opts *o = &t->o;
-  const struct optim_hyper *h = &o->hyper;
+  const struct compute_opt_desc *h = &o->opt;
   return (struct ckpt_kind){.shape = o->shape,
-                            .activation = o->activation,
                             .loss = o->loss,
-                            .optim = h->kind,
                             .seed = (uint64_t)o->seed,
                             .samples = t->data.n,
                             .options = {[CKPT_BATCH] = (double)o->batch,
-                                        [CKPT_UPDATE_FREQ] = (double)o->update_freq,
                                         [CKPT_SCALE] = o->scale,
                                         [CKPT_LR] = h->lr,
-                                        [CKPT_WARMUP_STEPS] = (double)h->warmup_steps,
-                                        [CKPT_LR_DECAY] = (double)h->decay,
-                                        [CKPT_LR_MIN] = h->lr_min,
-                                        [CKPT_LR_POWER] = h->lr_power,
-                                        [CKPT_MOMENTUM] = h->momentum,
                                         [CKPT_BETA1] = h->beta1,
                                         [CKPT_BETA2] = h->beta2,
-                                        [CKPT_EPS] = h->eps,
-                                        [CKPT_WEIGHT_DECAY] = h->weight_decay,
-                                        [CKPT_CLIP_NORM] = h->clip_norm}};
+                                        [CKPT_EPS] = h->eps}};
 }
+
+enum { STATE_PARTS = 1 + COMPUTE_STATES };
 
 /* Part 0 is the weights; the others are the optimizer's states. */
 static struct span state_part(const struct trainer *t, int i) {
   return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_flat);
-}
-
-static int state_parts(const struct trainer *t) {
-  return 1 + compute_opt_states(t->o.hyper.kind);
 }
 
 int trainer_await_queue(struct trainer *t, struct err *e) {
@@ -73,33 +61,24 @@ static struct span in_stage(const struct trainer *t, struct compute_buf *stage, 
   return span_of(stage, t->model.n_flat * (size_t)i, t->model.n_flat);
 }
 static struct span counters_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_flat * (size_t)state_parts(t), COMPUTE_COUNTERS);
+  return span_of(stage, t->model.n_flat * STATE_PARTS, COMPUTE_COUNTERS);
 }
 static struct span loss_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
+  return span_of(stage, t->model.n_flat * STATE_PARTS + COMPUTE_COUNTERS, 1);
 }
 
 /* Allocates host memory for a whole state. */
 static int alloc_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
-  size_t n = t->model.n_flat * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
+  size_t n = t->model.n_flat * STATE_PARTS + COMPUTE_COUNTERS + 1;
   return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
 /* Queues copies of the state, as it is behind the queued steps, to a stage. */
 static int download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
-  for (int i = 0; i < state_parts(t) && rc == 0; i++)
-    rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
+  for (int i = 0; i < STATE_PARTS && rc == 0; i++) rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
   if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
   return with_exit(t, TRAINER_SYSTEM, rc);
-}
-
-/* Behind a mark: whether the state in a stage is that behind step at->step. Each step adds one to the counters that were
- * copied with the state. A blocked update does not. */
-static bool is_state_of(const struct trainer *t, struct compute_buf *stage, const struct run_position *at) {
-  struct compute_opt_counters v;
-  memcpy(&v, compute_host(t->c, counters_in_stage(t, stage)), sizeof v);
-  return trainer_steps_counted(&v) - trainer_steps_counted(&t->counters) == at->step - t->done.step;
 }
 
 /* Behind a mark: the state in a stage. It points into the stage. */
@@ -109,7 +88,7 @@ static struct ckpt_state read_state(const struct trainer *t, struct compute_buf 
   s.last_loss = at->step == t->done.step ? t->loss : (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
   s.params = compute_host(t->c, in_stage(t, stage, 0));
-  for (int i = 1; i < state_parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
+  for (int i = 1; i < STATE_PARTS; i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
   return s;
 }
 
@@ -117,110 +96,53 @@ static void on_refused_checkpoint(void *ctx, const char *name, const struct err 
   log_warn("checkpoint %s was skipped: %s", name, why->text);
 }
 
-/* Where a run starts; negative: an error. */
-enum { NOTHING, NEWEST, NAMED };
-
-/* A checkpoint, and the bytes that it points into. */
-struct found {
+/* Rank 0: the checkpoint to start from, as bytes: the newest complete one in --checkpoint-dir. With --resume none, only
+ * one that this job wrote. No bytes: start at the first step. */
+static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
   struct ckpt_marker marker;
   struct ckpt_state state;
-  struct buf *bytes;
-  char name[CKPT_NAME_MAX];
-};
-
-/* The newest complete checkpoint in --checkpoint-dir, if there is one. With --resume none, only one that this job
- * wrote. */
-static int find_newest(struct trainer *t, struct found *f, struct err *e) {
+  const char *dir = t->o.checkpoint_dir;
   bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
-  if (!t->o.checkpoint_dir || (none && alone)) return 0;
+  if (t->rank != 0 || !dir || (none && alone)) return 0;
   tally_begin(&t->tally, 0);
-  wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", t->o.checkpoint_dir);
-  int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, &f->marker, &f->state, f->bytes,
-                       on_refused_checkpoint, t, &t->tally, e);
-  if (rc > 0) ckpt_name_format(&f->marker.id, f->name);
-  return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
-}
-
-static int find_named(struct trainer *t, struct found *f, struct err *e) {
-  const char *path = t->o.resume_from;
-  struct ckpt_kind want = checkpoint_kind(t);
-  struct found named = {.bytes = &(struct buf)BUF_INIT};
-  char text[320];
-  tally_begin(&t->tally, 0);
-  wait_log_begin(t->waits, &t->tally, NULL, "reading --resume-from %s", path);
-  int rc = ckpt_open(path, &named.marker, &named.state, named.bytes, &t->tally, e);
-  if (rc == 0) rc = ckpt_kind_check(&named.state.kind, &want, e);
-  if (rc) {
-    buf_finish(named.bytes);
-    err_wrap(e, "--resume-from %s", path);
-    return with_exit(t, TRAINER_DATA, rc);
-  }
-  /* If this job, or the same command before, has written checkpoints since then, the run continues from those. */
-  uint32_t source = named.marker.crc;
-  rc = find_newest(t, f, e);
-  bool same_life = rc == NEWEST && !rdzv_alone(t->rdzv) && !strcmp(f->marker.id.incarnation, t->marker.id.incarnation);
-  if (rc < 0 || same_life ||
-      (rc == NEWEST && f->marker.source == source &&
-       ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, NULL) >= 0)) {
-    buf_finish(named.bytes);
-    return rc;
-  }
-  if (ckpt_options_differ(&named.state.kind, &want, text, sizeof text))
-    log_warn("--resume-from %s was made with other options (%s)", path, text);
-  buf_finish(f->bytes);
-  *f->bytes = *named.bytes;
-  f->marker = named.marker;
-  f->state = named.state;
-  f->marker.origin = t->marker.id.generation;
-  f->marker.source = source;
-  ckpt_name_format(&f->marker.id, f->name);
-  return NAMED;
-}
-
-/* Rank 0: the checkpoint to start from, as bytes. None: start at the first step. */
-static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
-  struct found f = {.bytes = bytes};
-  if (t->rank != 0) return 0;
-  int rc = t->o.resume_from ? find_named(t, &f, e) : find_newest(t, &f, e);
+  wait_log_begin(t->waits, &t->tally, NULL, "reading the newest checkpoint in %s", dir);
+  int rc = ckpt_latest(dir, none ? t->marker.id.incarnation : NULL, &marker, &state, bytes, on_refused_checkpoint, t,
+                       &t->tally, e);
   wait_log_end(t->waits);
-  if (rc == NEWEST) {
-    struct ckpt_kind want = checkpoint_kind(t);
-    struct err why = ERR_INIT;
-    const char *dir = t->o.checkpoint_dir;
-    int fit = ckpt_fit(&f.marker, &f.state.kind, t->marker.job, &want, &why);
-    if (fit == 1)
-      log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, f.name, why.text,
-               t->marker.job);
-    if (fit == -EINVAL)
-      err_set(e, fit, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir,
-              f.name, why.text);
-    if (fit == -EPERM)
-      err_set(e, fit,
-              "checkpoint %s/%s of another run %s; to continue from it with these options, use --resume-from %s/%s; "
-              "to start over, use --resume none or another --checkpoint-dir",
-              dir, f.name, why.text, dir, f.name);
-    if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
-  }
-  /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
-  if (t->o.checkpoint_dir && saved && rc == NOTHING) {
+  if (rc < 0) return with_exit(t, TRAINER_FILES, rc);
+  if (rc == 0) {
+    buf_clear(bytes);
+    /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
+    if (!saved) return 0;
     err_set(e, -ENOENT,
             "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
             "; restore the folder, or start a new job to begin at the first step",
-            t->o.checkpoint_dir, saved);
+            dir, saved);
     return with_exit(t, TRAINER_DATA, -ENOENT);
   }
-  if (t->o.checkpoint_dir && rc > NOTHING && f.state.step < saved)
+  struct ckpt_kind want = checkpoint_kind(t);
+  struct err why = ERR_INIT;
+  char name[CKPT_NAME_MAX];
+  ckpt_name_format(&marker.id, name);
+  int fit = ckpt_fit(&marker, &state.kind, t->marker.job, &want, &why);
+  if (fit == 1)
+    log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, name, why.text,
+             t->marker.job);
+  if (fit == -EINVAL)
+    err_set(e, fit, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir, name,
+            why.text);
+  if (fit == -EPERM)
+    err_set(e, fit,
+            "checkpoint %s/%s of another run %s; use those options, or start over with --resume none or another "
+            "--checkpoint-dir",
+            dir, name, why.text);
+  if (fit < 0) return with_exit(t, TRAINER_DATA, fit); /* a restart would only fail again */
+  if (state.step < saved)
     log_warn("resuming from step %" PRIu64 ", although this job wrote a checkpoint of step %" PRIu64
              ": checkpoint directory %s no longer has it",
-             f.state.step, saved, t->o.checkpoint_dir);
-  if (rc <= NOTHING) {
-    buf_clear(bytes);
-    return rc;
-  }
-  t->marker.origin = f.marker.origin;
-  t->marker.source = f.marker.source;
-  t->resumed_named = rc == NAMED;
-  snprintf(t->resumed_from, sizeof t->resumed_from, "%s", f.name);
+             state.step, saved, dir);
+  t->marker.origin = marker.origin;
+  snprintf(t->resumed_from, sizeof t->resumed_from, "%s", name);
   return 0;
 }
 
@@ -282,7 +204,7 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
 
   struct compute_buf *stage = NULL;
   rc = alloc_stage(t, &stage, e);
-  for (int i = 0; i < state_parts(t) && rc == 0; i++) {
+  for (int i = 0; i < STATE_PARTS && rc == 0; i++) {
     float *part = compute_host(t->c, in_stage(t, stage, i));
     memcpy(part, i == 0 ? s.params : s.states[i - 1], t->model.n_params * sizeof(float));
     model_unpack(&t->o.shape, part);
@@ -471,7 +393,9 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     if (rc == 0 && !timeout_ms) return 0;
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
-    if (!is_state_of(t, t->save.stage, &t->save.at)) {
+    /* Each step adds one to the counters that were copied with the state. A blocked update does not. */
+    struct ckpt_state s = read_state(t, t->save.stage, &t->save.at);
+    if (trainer_steps_counted(&s.counters) - trainer_steps_counted(&t->counters) != t->save.at.step - t->done.step) {
       /* Its copy was queued behind an update that was blocked, because the round fails. */
       t->save.copying = t->save.begun = false;
       if (!t->save.wanted) return 1;
@@ -485,7 +409,6 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
     uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
     t->save.stall_us += us;
     t->checkpoint_us += us;
-    struct ckpt_state s = read_state(t, t->save.stage, &t->save.at);
     t->save.copying = false;
     struct ckpt_marker about = t->marker;
     about.id = t->save.id;
@@ -548,7 +471,6 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->save.due[0] = t->queued.step;
   }
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
-  compute_range_push(t->c, "checkpoint");
   set_waiting(t, true);
   uint64_t from = trainer_now_us();
   int rc = t->save.under_way ? wait_for_last(t, e) : 1;
@@ -568,7 +490,6 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     t->checkpoint_us += t->save.stall_us;
   }
   set_waiting(t, false);
-  compute_range_pop(t->c);
   t->save.begun = true;
   return rc;
 }

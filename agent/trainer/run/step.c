@@ -3,8 +3,8 @@
  *
  *   input      This rank's share of the global batch. If the device keeps the data set, the row numbers go to the
  *              slot's stage and the device makes the rows. Otherwise their values go to the stage, and from there to
- *              the device while earlier steps run.
- *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the step.
+ *              the device.
+ *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the batch.
  *   backward   The gradients. As soon as a bucket of them is complete it is summed over the ranks, while the pass
  *              continues.
  *   update     Runs when all sums are complete.
@@ -16,13 +16,10 @@
  * flags "stop", "checkpoint" and "clock": if any rank was asked, all ranks know it after the same step, and stop or
  * save together.
  *
- * With --update-freq a step has several batches. Input, forward and backward run once for each, gradients and losses
- * are added up on the device, and only the last backward pass sends them to the other ranks.
- *
  * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
  * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
- * decide at the same step. Stages carry what differs from step to step: the input, the flags, the learning rate. So the
- * calls are the same for every step of a shape, and capture.c can capture them.
+ * decide at the same step. Stages carry what differs from step to step: the input and the flags. So the calls are the same
+ * for every step of a shape, and capture.c can capture them.
  *
  * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
@@ -30,11 +27,7 @@
  * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
  * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
  * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not finite, their sum does not name a rank. Looking at each rank's own gradients
- * takes one more pass over them, before they are summed, so only the next steps do: as long as the last step that was
- * read is bad and named no rank, all ranks queue steps that are looked at. They queue them without a capture, and begin
- * no sum before the backward pass is over. A rank whose own gradients are not finite puts its number where that of a bad
- * loss would be. */
+ * not finite. If only gradients are not finite, their sum does not name a rank. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -50,7 +43,7 @@ enum { LOG_EVERY_US = 1000000, SUBJECT_MAX = 64 };
 
 /* The host's part. ------------------------------------------------------------------------------------------------- */
 
-/* Elements of the input stage for these rows of a step. */
+/* Elements of the input stage for these rows of a batch. */
 static struct span in_stage(const struct trainer *t, const struct slot *s, size_t row, size_t rows) {
   size_t width = t->rows ? COMPUTE_ROW_NUMBER : t->data.dim;
   return span_of(s->x, row * width, rows * width);
@@ -60,25 +53,11 @@ static struct span stamp(const struct slot *s, enum slot_stamp at) {
   return span_of(s->stamps, (size_t)at * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-static void fill_input(struct trainer *t, struct slot *s, struct sampler_step g) {
-  while (sampler_next_batch(&t->sampler, t->rank, t->world, &g)) {
-    for (size_t r = (size_t)g.row; r < (size_t)(g.row + g.share.count); r++) {
-      uint64_t sample = permutation_at(&t->perm, g.share.first + r - g.row);
-      float *at = compute_host(t->c, in_stage(t, s, r, 1));
-      if (t->rows)
-        memcpy(at, &sample, sizeof sample);
-      else
-        dataset_sample(&t->data, sample, at);
-      if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
-    }
-  }
-}
-
 /* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
   struct saving *v = &t->save;
   unsigned now = t->requested = rdzv_requested(t->rdzv), writer = 0;
-  float *flags = compute_host(t->c, span_of(s->controls, 0, SLOT_FLAGS));
+  float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
   bool stops = (now & RDZV_STOP) && !(now & RDZV_LOST); /* a rank that lost its agent leaves alone */
   flags[0] = stops || *t->sigterm ? 1.0f : 0.0f;        /* MODEL_STOP is the first flag */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
@@ -101,20 +80,6 @@ static int put_stamp(struct trainer *t, struct slot *s, enum slot_stamp at, stru
   return compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(s, at), e);
 }
 
-static int load_batch(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
-  struct span classes = span_of(s->classes, from, rows), stage = in_stage(t, s, from, rows);
-  struct span input = s->sent ? span_of(s->sent, from * dim, rows * dim) : span_of(t->model.act[0], 0, rows * dim);
-  int rc = 0;
-  t->model.input = input;
-  if (t->rows)
-    rc = compute_rows_gather(t->c, t->rows, input, stage, e);
-  else if (!s->sent)
-    rc = compute_copy(t->c, input, stage, e);
-  if (rc || !t->data.labels) return rc;
-  return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
-}
-
 /* Gradients of a bucket, at least. */
 static size_t bucket_size(const struct trainer *t) {
   return (size_t)(t->o.bucket_cap_mb * 1048576.0 / sizeof(float));
@@ -129,62 +94,26 @@ static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, bool looked, struct err *e) {
-  size_t rows = (size_t)g->share.count;
-  bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
-  struct span target =
-      classify ? span_of(t->model.target, 0, rows) : span_of(t->model.input.buf, t->model.input.at, rows * t->data.dim);
-  struct compute_loss_desc loss = {.kind = t->o.loss,
-                                   .weight = (double)g->share.count / (double)g->total,
-                                   .add = add,
-                                   .rank_tag = (float)(t->rank + 1)};
-  compute_range_push(t->c, "forward");
-  int rc = model_forward(&t->model, rows, e);
-  compute_range_pop(t->c);
-  compute_range_push(t->c, "loss");
-  if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
-  compute_range_pop(t->c);
-  compute_range_push(t->c, "backward");
-  size_t part = t->world > 1 ? bucket_size(t) : 0;
-  if (rc == 0) rc = model_backward(&t->model, rows, add, part, g->left || looked ? NULL : reduce_bucket, t, e);
-  compute_range_pop(t->c);
-  return rc;
-}
-
-/* Between the backward pass and the first sum of a step that is looked at. Waits for the device. Nothing counts of a
- * rank whose updates are blocked. */
-static int look_for_nonfinite(struct trainer *t, struct err *e) {
-  struct compute_mark mark;
-  struct span sum = span_of(t->look.squares, 0, COMPUTE_SQUARES), stage = span_of(t->look.stage, 0, COMPUTE_SQUARES);
-  int rc = compute_squares(t->c, model_grads_span(&t->model), sum, e);
-  if (rc == 0) rc = compute_copy(t->c, stage, sum, e);
-  if (rc == 0) rc = compute_record(t->c, &mark, e);
-  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
-  rc = trainer_wait(t, mark, t->queued.step + 1, e);
-  if (rc) return rc;
-  double squares;
-  float *mine = compute_host(t->c, stage);
-  memcpy(&squares, mine, sizeof squares);
-  if (isfinite(squares) || isinf(mine[COMPUTE_SQUARES_BLOCKED])) return 0;
-  mine[0] = 1;
-  mine[1] = (float)(t->rank + 1);
-  rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_BAD, 2), span_of(t->look.stage, 0, 2), e);
-  return with_exit(t, TRAINER_SYSTEM, rc);
-}
-
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
-  struct sampler_step batch = *g;
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
+  size_t rows = (size_t)g->count, dim = t->data.dim;
+  struct span classes = span_of(t->model.target, 0, rows), stage = in_stage(t, s, 0, rows);
+  struct span input = span_of(t->model.act[0], 0, rows * dim);
+  struct compute_loss_desc loss = {
+      .kind = t->o.loss, .weight = (double)g->count / (double)g->global, .rank_tag = (float)(t->rank + 1)};
   t->n_tickets = 0;
   t->bucket_end = t->model.n_room;
-  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_CONTROLS),
-                                  span_of(s->controls, 0, SLOT_CONTROLS), stamp(s, STAMP_BEGIN), e);
-  for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch); add = true) {
-    rc = load_batch(t, s, &batch, e);
-    if (rc == 0 && !add) rc = put_stamp(t, s, STAMP_INPUT, e);
-    if (rc == 0) rc = add_gradients(t, &batch, add, s->looked, e);
-  }
-  if (rc == 0 && s->looked) rc = look_for_nonfinite(t, e);
-  if (rc == 0 && s->looked) rc = reduce_bucket(t, 0, e);
+  int rc = compute_copy_and_stamp(t->c, model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS),
+                                  span_of(s->flags, 0, SLOT_FLAGS), stamp(s, STAMP_BEGIN), e);
+  if (rc == 0 && t->rows)
+    rc = compute_rows_gather(t->c, t->rows, input, stage, e);
+  else if (rc == 0)
+    rc = compute_copy(t->c, input, stage, e);
+  if (rc == 0 && t->data.labels) rc = compute_copy(t->c, classes, span_of(s->classes, 0, rows), e);
+  if (rc == 0) rc = put_stamp(t, s, STAMP_INPUT, e);
+  if (rc == 0) rc = model_forward(&t->model, rows, e);
+  if (rc == 0) rc = model_loss(&t->model, &loss, t->o.loss == COMPUTE_CROSS_ENTROPY ? classes : input, rows, e);
+  size_t part = t->world > 1 ? bucket_size(t) : 0;
+  if (rc == 0) rc = model_backward(&t->model, rows, part, reduce_bucket, t, e);
 
   /* On a CPU this wait is the part that the backward pass did not hide. */
   uint64_t from = trainer_now_us();
@@ -196,12 +125,9 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
 
   struct compute_update u = {.param = model_params_span(&t->model),
                              .grad = model_grads_span(&t->model),
-                             .lr = model_extra_span(&t->model, MODEL_LR, 1),
                              .bad = model_extra_span(&t->model, MODEL_BAD, 1),
                              .counters = span_of(s->counters, 0, COMPUTE_COUNTERS)};
-  compute_range_push(t->c, "update");
   rc = compute_opt_step(t->c, t->opt, &u, e);
-  compute_range_pop(t->c);
   return rc ? rc
             : compute_copy_and_stamp(t->c, span_of(s->results, 0, MODEL_EXTRAS),
                                      model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
@@ -210,29 +136,25 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
 /* In order. -------------------------------------------------------------------------------------------------------- */
 
 int trainer_queue_step(struct trainer *t, struct err *e) {
-  struct sampler_step g = sampler_step_at(&t->sampler, t->queued.position);
+  struct sampler_share g = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
   s->begun_us = trainer_now_us();
-  compute_range_push(t->c, "input");
-  fill_input(t, s, g);
-  compute_range_pop(t->c);
+  for (size_t r = 0; r < (size_t)g.count; r++) {
+    uint64_t sample = permutation_at(&t->perm, g.first + r);
+    float *at = compute_host(t->c, in_stage(t, s, r, 1));
+    if (t->rows)
+      memcpy(at, &sample, sizeof sample);
+    else
+      dataset_sample(&t->data, sample, at);
+    if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
+  }
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
-  compute_host(t->c, span_of(s->controls, SLOT_LR, 1))[0] = (float)s->lr_value;
-  int rc = 0;
-  struct sampler_step batch = g; /* each is sent before the step is queued, on a device that can */
-  while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &batch)) {
-    struct span stage = in_stage(t, s, (size_t)batch.row, (size_t)batch.share.count);
-    rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
-  }
-  if (rc) return rc;
   uint64_t from = trainer_now_us();
-  s->looked = t->look.due;
-  rc = s->looked ? 1 : trainer_launch_captured(t, s, &g, e);
+  int rc = trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
@@ -240,14 +162,14 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   s->calls_us = trainer_now_us() - from;
   struct run_position *p = &t->queued;
   p->step++;
-  p->position += g.total;
+  p->position += g.global;
   if (p->position >= t->sampler.samples) {
     p->position = 0;
     p->epoch++;
     t->perm = sampler_epoch(&t->sampler, p->epoch);
   }
   s->after = t->queued;
-  s->samples = g.total;
+  s->samples = g.global;
   slots_push(&t->slots);
   /* Last: even if this reports an error, the step may complete, and then it must be in its slot. */
   return launched ? with_coll_exit(t, coll_progress(t->coll, e)) : 0;
@@ -289,21 +211,6 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
   t->device_ns = at[STAMP_END];
 }
 
-static void describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
-  double bad = (double)x[MODEL_BAD];
-  bool behind_loss = isfinite(x[MODEL_LOSS]); /* then a rank has put its number there because of its gradients */
-  if (bad == 1 && behind_loss)
-    snprintf(out, SUBJECT_MAX, "the gradients of rank %.0f are", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1 && behind_loss)
-    snprintf(out, SUBJECT_MAX, "the gradients of %.0f ranks are", bad);
-  else if (bad == 1)
-    snprintf(out, SUBJECT_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1) /* a rank has one loss per batch of the step */
-    snprintf(out, SUBJECT_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
-  else
-    snprintf(out, SUBJECT_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
-}
-
 static int check_finite(struct trainer *t, const float *extras, struct err *e) {
   char subject[SUBJECT_MAX], before[64] = "";
   const struct compute_opt_counters *v = &t->counters;
@@ -312,7 +219,12 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
     t->bad_in_row = 0;
     return 0;
   }
-  describe_bad(t, extras, subject);
+  if (extras[MODEL_BAD] == 1)
+    snprintf(subject, sizeof subject, "the loss of rank %.0f is", (double)extras[MODEL_BAD_RANK] - 1);
+  else if (extras[MODEL_BAD] > 1)
+    snprintf(subject, sizeof subject, "the losses of %.0f ranks are", (double)extras[MODEL_BAD]);
+  else
+    snprintf(subject, sizeof subject, "the %s", isfinite(t->loss) ? "gradients are" : "loss is");
   if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
     uint64_t now = trainer_now_us();
     if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return 0;
@@ -337,9 +249,7 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
 int trainer_read_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_oldest(&t->slots);
   uint64_t from = trainer_now_us();
-  compute_range_push(t->c, "wait");
   int rc = trainer_wait(t, s->mark, s->after.step, e);
-  compute_range_pop(t->c);
   if (rc) return rc;
   float x[MODEL_EXTRAS];
   memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);
@@ -351,7 +261,6 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   note_times(t, s, from, trainer_now_us());
   t->done = s->after;
   t->loss = (double)x[MODEL_LOSS];
-  t->lr_value = s->lr_value;
   t->stop |= x[MODEL_STOP] > 0;
   t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
   /* Only one rank sets these bits, so a float holds them exactly. */
@@ -360,10 +269,7 @@ int trainer_read_step(struct trainer *t, struct err *e) {
   if (writer & WRITER_LAST) trainer_save_report(t, s->due[0]);
   if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
-  rc = check_finite(t, x, e);
-  bool named = x[MODEL_BAD] != 0; /* the results have the number of a rank */
-  t->look.due = t->look.squares && t->world > 1 && t->bad_in_row > 0 && (!named || s->looked);
-  return rc;
+  return check_finite(t, x, e);
 }
 
 static int read_and_report(struct trainer *t, struct err *e) {
@@ -406,9 +312,9 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
  *
  * With one slot, as on a CPU, the loop reads the step that it has just queued. With several, up to depth-1 more steps
  * are queued when it learns of a stop, and they complete normally. Some actions need the run to stand still: a
- * checkpoint that was requested, an evaluation, the end. Before them the loop drains: it reads all queued steps.
+ * checkpoint that was requested, the end. Before them the loop drains: it reads all queued steps.
  *
- * All ranks evaluate after the same step. --throttle delays the queueing, so a throttled run pauses between two steps
+ * --throttle delays the queueing, so a throttled run pauses between two steps
  * and not within one. */
 
 /* Sleeps until the next step may start. A signal ends the sleep. */
@@ -442,13 +348,6 @@ static int save_as_asked(struct trainer *t, struct err *e) {
   return 0;
 }
 
-/* Not after a request to stop: there may be little time. */
-static int evaluate_if_due(struct trainer *t, struct err *e) {
-  if (!trainer_evaluation_is_due(t, t->queued.step)) return 0;
-  int rc = drain(t, e);
-  return rc || t->stop ? rc : trainer_evaluate(t, e);
-}
-
 int trainer_loop(struct trainer *t, struct err *e) {
   uint64_t every = t->o.checkpoint_every.steps;
   int rc = 0;
@@ -465,10 +364,8 @@ int trainer_loop(struct trainer *t, struct err *e) {
     t->clock = false;
     if (rc == 0) rc = trainer_save_poll(t, e);
     if (rc == 0 && t->checkpoint) rc = save_as_asked(t, e);
-    if (rc == 0 && t->queued.step < t->last_step) rc = evaluate_if_due(t, e); /* the end has its own evaluation */
   }
   if (rc == 0) rc = drain(t, e);
   if (rc) return rc;
-  rc = t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
-  return rc ? rc : evaluate_if_due(t, e);
+  return t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
 }

@@ -84,24 +84,6 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
-/* The search for a rank with gradients that are not finite (step.c). */
-struct look {
-  struct compute_buf *squares, *stage; /* NULL: the device cannot */
-  bool due;                            /* the next step that is queued is looked at */
-};
-
-enum { EVAL_STAGES = 2 };
-
-/* --eval-data (evaluate.c). */
-struct evaluation {
-  struct dataset data;
-  struct compute_buf *x[EVAL_STAGES], *classes[EVAL_STAGES]; /* stages: to the device */
-  struct compute_buf *scores;                                /* on the device: MODEL_SCORES */
-  struct compute_buf *stage;                                 /* from the device: MODEL_SCORES */
-  uint64_t step;                                             /* of the last evaluation */
-  bool made;                                                 /* there was an evaluation */
-};
-
 /* Whether the calls of a step become a graph (capture.c). */
 enum trainer_captures { CAPTURE_NEVER, CAPTURE_UNTRIED, CAPTURE_AGREED };
 
@@ -138,12 +120,9 @@ struct trainer {
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
 
-  struct look look;
-
   /* Results of the last step that was read. */
   struct compute_opt_counters counters;
-  double loss; /* not finite: that step was bad */
-  double lr_value;
+  double loss;                  /* not finite: that step was bad */
   bool stop, checkpoint, clock; /* requests that all ranks know of */
   uint64_t bad_in_row;          /* steps without a finite loss or finite gradients, up to this one */
   uint64_t bad_logged_us;
@@ -155,11 +134,9 @@ struct trainer {
   struct saving save;
   uint64_t checkpoint_us; /* the loop's time for checkpoints since the last step was read */
   char resumed_from[CKPT_NAME_MAX];
-  bool resumed_named; /* it is the one of --resume-from */
-  bool has_state;     /* resumed, or agreed with the others */
-  bool behind;        /* while they agree: this rank needs another rank's state */
+  bool has_state; /* resumed, or agreed with the others */
+  bool behind;    /* while they agree: this rank needs another rank's state */
 
-  struct evaluation evaluation;
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   /* Reports (report.c). */
@@ -210,7 +187,7 @@ int trainer_loop(struct trainer *t, struct err *e);
 /* Queues the next step; there must be a free slot. */
 int trainer_queue_step(struct trainer *t, struct err *e);
 /* Queues the operations of a step, from stages to stages: the same calls for every step of this shape in this slot. */
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 /* Reads the oldest queued step; there must be one. */
 int trainer_read_step(struct trainer *t, struct err *e);
 /* After a rank was lost and updates were blocked: waits for the queue. Steps whose update was made are read and
@@ -237,14 +214,7 @@ typedef int (*trainer_calls_fn)(void *ctx, struct err *e);
 int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls, void *ctx, struct compute_graph **out,
                     struct err *why);
 /* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
-int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e);
-
-/* evaluate.c: nothing without --eval-data. */
-int trainer_evaluation_alloc(struct trainer *t, struct err *e);
-void trainer_evaluation_free(struct trainer *t);
-bool trainer_evaluation_is_due(const struct trainer *t, uint64_t step);
-/* Scores the weights as they are now, on all ranks together. No step may be queued. */
-int trainer_evaluate(struct trainer *t, struct err *e);
+int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 
 /* state.c: finds the checkpoint to resume from, and gives it to all ranks. */
 int trainer_resume(struct trainer *t, struct err *e);
@@ -296,8 +266,6 @@ void metrics_text(struct metrics *m, const char *key, const char *v);
 int metrics_end(struct metrics *m, struct err *e);
 int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
-/* accuracy: NaN without labels. */
-int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e);
 int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
 /* Counts the time since the phase before ended for this one. */

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's results of a training run: `parity.py CASES.json` prints, for each case, the loss and the norm of the gradients of every step, as JSON.
 
-    layers, loss      as rdzv-trainer's; weights: its file of first weights; activation: its word for the one between the layers
+    layers, loss      as rdzv-trainer's; weights: its file of first weights
     data, labels      .npy files: float32 rows, and int64 classes for cross-entropy
-    batches           for each step the batches that it is made of, each a list of rows
-    optimizer         [class in torch.optim, its arguments]; clip_norm, schedule ("cosine") with warmup: as people write them
+    batches           for each step the list of its rows
+    optimizer         [class in torch.optim, its arguments]
     precision         fp32, or bf16: torch.autocast, with weights, optimizer and loss in float
     ddp               true: two processes with DistributedDataParallel over gloo, each with one half of every batch; the losses are the mean of both
     device            cpu or cuda
@@ -25,13 +25,10 @@ from torch import nn
 LOSSES = {"mse": nn.functional.mse_loss, "rmse": lambda y, t: torch.sqrt(nn.functional.mse_loss(y, t)), "cross-entropy": nn.functional.cross_entropy}
 
 
-ACTIVATIONS = {"none": lambda: [], "relu": lambda: [nn.ReLU()], "gelu": lambda: [nn.GELU(approximate="tanh")]}
-
-
 def make_net(case):
     widths, parts = case["layers"], []
     for k, (a, b) in enumerate(zip(widths, widths[1:])):
-        parts += [nn.Linear(a, b)] + (ACTIVATIONS[case["activation"]]() if k + 2 < len(widths) else [])
+        parts += [nn.Linear(a, b)] + ([nn.ReLU()] if k + 2 < len(widths) else [])
     net = nn.Sequential(*parts)
     flat, at = np.fromfile(case["weights"], "<f4"), 0
     with torch.no_grad():
@@ -40,16 +37,6 @@ def make_net(case):
             at += p.numel()
     assert at == flat.size
     return net.to(case["device"])
-
-
-def warm_cosine(warmup, total):
-    """transformers.get_cosine_schedule_with_warmup's lr_lambda, num_cycles 0.5."""
-    def factor(step):
-        if step < warmup:
-            return step / max(1, warmup)
-        return max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * (step - warmup) / max(1, total - warmup))))
-
-    return factor
 
 
 def run(case, part=lambda rows: rows):
@@ -61,26 +48,19 @@ def run(case, part=lambda rows: rows):
         net = nn.parallel.DistributedDataParallel(plain)
     kind, args = case["optimizer"]
     optimizer = getattr(torch.optim, kind)(net.parameters(), **args)
-    schedule = None
-    if case.get("schedule"):
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_cosine(case["warmup"], len(case["batches"])))
     x = torch.from_numpy(np.load(case["data"])).to(case["device"])
     target = torch.from_numpy(np.load(case["labels"])).to(case["device"]) if case.get("labels") else x
     losses, norms = [], []
-    for step in case["batches"]:
+    for batch in case["batches"]:
         optimizer.zero_grad()
-        samples, total = sum(map(len, step)), 0.0
-        for batch in step:
-            rows = torch.tensor(part(batch), device=case["device"])
-            with torch.autocast(case["device"], torch.bfloat16, enabled=case["precision"] == "bf16"):
-                y = net(x[rows])
-            loss = LOSSES[case["loss"]](y.float(), target[rows]) * (len(batch) / samples)
-            loss.backward()
-            total = total + loss.detach()
-        norms.append(nn.utils.clip_grad_norm_(plain.parameters(), case.get("clip_norm") or math.inf))
+        rows = torch.tensor(part(batch), device=case["device"])
+        with torch.autocast(case["device"], torch.bfloat16, enabled=case["precision"] == "bf16"):
+            y = net(x[rows])
+        loss = LOSSES[case["loss"]](y.float(), target[rows])
+        loss.backward()
+        total = loss.detach()
+        norms.append(nn.utils.clip_grad_norm_(plain.parameters(), math.inf))
         optimizer.step()
-        if schedule:
-            schedule.step()
         if case.get("ddp"):
             dist.all_reduce(total)
             total = total / dist.get_world_size()

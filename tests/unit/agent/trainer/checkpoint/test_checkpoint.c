@@ -14,14 +14,12 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-static struct ckpt_state sample(uint64_t step, enum compute_opt_kind optim, float *floats) {
+static struct ckpt_state sample(uint64_t step, float *floats) {
   struct ckpt_state s = {.kind = {.shape = {.n = 3, .width = {4, 2, 4}},
-                                  .activation = COMPUTE_GELU,
                                   .loss = COMPUTE_RMSE,
-                                  .optim = optim,
                                   .seed = 7,
                                   .samples = 100,
-                                  .options = {[CKPT_BATCH] = 16, [CKPT_LR] = 0.001, [CKPT_LR_DECAY] = OPTIM_COSINE}},
+                                  .options = {[CKPT_BATCH] = 16, [CKPT_LR] = 0.001}},
                          .step = step,
                          .epoch = 3,
                          .position = 40,
@@ -30,13 +28,13 @@ static struct ckpt_state sample(uint64_t step, enum compute_opt_kind optim, floa
   size_t n = (size_t)model_shape_params(&s.kind.shape);
   for (size_t i = 0; i < n * 3; i++) floats[i] = (float)step + (float)i * 0.5f;
   s.params = floats;
-  for (int i = 0; i < compute_opt_states(optim); i++) s.states[i] = floats + n * (size_t)(i + 1);
+  for (int i = 0; i < COMPUTE_STATES; i++) s.states[i] = floats + n * (size_t)(i + 1);
   return s;
 }
 
-static void encode(uint64_t step, enum compute_opt_kind optim, struct buf *out) {
+static void encode(uint64_t step, struct buf *out) {
   float floats[128];
-  struct ckpt_state s = sample(step, optim, floats);
+  struct ckpt_state s = sample(step, floats);
   ckpt_encode(&s, out);
   assert_int_equal(out->len, ckpt_size(&s.kind));
 }
@@ -49,7 +47,7 @@ static struct ckpt_marker marker_of(uint32_t generation, uint32_t round, uint64_
 
 static void write_as(const struct ckpt_marker *m) {
   float floats[128];
-  struct ckpt_state s = sample(m->id.step, COMPUTE_ADAM, floats);
+  struct ckpt_state s = sample(m->id.step, floats);
   struct ckpt_bytes b;
   struct err e = ERR_INIT;
   ckpt_bytes(&s, &b);
@@ -90,23 +88,21 @@ static struct latest find(void) {
 
 /* The checksums are combined from parts and must equal those of the whole. */
 UNIT_TEST(test_pieces_are_the_bytes) {
-  for (int k = 0; k < 2; k++) {
-    float floats[128];
-    struct ckpt_state s = sample(5, (enum compute_opt_kind)k, floats);
-    struct ckpt_bytes b;
-    SCOPED(buf_finish) struct buf whole = BUF_INIT;
-    ckpt_bytes(&s, &b);
-    ckpt_encode(&s, &whole);
-    assert_int_equal(b.size, whole.len);
-    assert_int_equal(b.crc, ckpt_crc(whole.data, whole.len));
-  }
+  float floats[128];
+  struct ckpt_state s = sample(5, floats);
+  struct ckpt_bytes b;
+  SCOPED(buf_finish) struct buf whole = BUF_INIT;
+  ckpt_bytes(&s, &b);
+  ckpt_encode(&s, &whole);
+  assert_int_equal(b.size, whole.len);
+  assert_int_equal(b.crc, ckpt_crc(whole.data, whole.len));
 }
 
 /* A model in memory has pads between its tensors; its file has none. */
 UNIT_TEST(test_pads_are_not_stored) {
   float floats[128], padded[3][256];
   struct model_tensor v[MODEL_TENSORS_MAX];
-  struct ckpt_state s = sample(5, COMPUTE_ADAM, floats);
+  struct ckpt_state s = sample(5, floats);
   SCOPED(buf_finish) struct buf want = BUF_INIT, have = BUF_INIT;
   size_t flat = 0, n = (size_t)model_shape_params(&s.kind.shape);
   ckpt_encode(&s, &want);
@@ -130,27 +126,24 @@ UNIT_TEST(test_pads_are_not_stored) {
 }
 
 UNIT_TEST(test_states_come_back) {
-  for (int k = 0; k < 2; k++) {
-    float floats[128];
-    struct ckpt_state in = sample(5, (enum compute_opt_kind)k, floats), out;
-    SCOPED(buf_finish) struct buf b = BUF_INIT;
-    struct err e = ERR_INIT;
-    size_t n = (size_t)model_shape_params(&in.kind.shape);
-    ckpt_encode(&in, &b);
-    assert_int_equal(ckpt_decode(b.data, b.len, &out, &e), 0);
-    assert_int_equal(ckpt_kind_check(&out.kind, &in.kind, &e), 0);
-    assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.last_loss == 0.125);
-    assert_true(out.counters.updates == 5 && out.counters.skipped == 3);
-    assert_memory_equal(out.params, in.params, n * sizeof(float));
-    for (int i = 0; i < compute_opt_states(in.kind.optim); i++)
-      assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
-  }
+  float floats[128];
+  struct ckpt_state in = sample(5, floats), out;
+  SCOPED(buf_finish) struct buf b = BUF_INIT;
+  struct err e = ERR_INIT;
+  size_t n = (size_t)model_shape_params(&in.kind.shape);
+  ckpt_encode(&in, &b);
+  assert_int_equal(ckpt_decode(b.data, b.len, &out, &e), 0);
+  assert_int_equal(ckpt_kind_check(&out.kind, &in.kind, &e), 0);
+  assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.last_loss == 0.125);
+  assert_true(out.counters.updates == 5 && out.counters.skipped == 3);
+  assert_memory_equal(out.params, in.params, n * sizeof(float));
+  for (int i = 0; i < COMPUTE_STATES; i++) assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
 }
 
 UNIT_TEST(test_every_cut_and_every_flipped_byte_is_refused) {
   SCOPED(buf_finish) struct buf b = BUF_INIT;
   struct ckpt_state s;
-  encode(5, COMPUTE_ADAM, &b);
+  encode(5, &b);
   for (size_t n = 0; n < b.len; n++) {
     struct err e = ERR_INIT;
     char *exact = xmemdup(b.data, n); /* so that the sanitizer sees a read behind the end */
@@ -169,25 +162,13 @@ UNIT_TEST(test_headers_are_checked_for_sense) {
   static const struct {
     size_t at;
     uint32_t value;
-  } bad[] = {{8, 1},
-             {12, 200},
-             {80, 3},
-             {84, 3},
-             {88, 1},
-             {88, 17},
-             {92, 0},
-             {92, 0xffffffff},
-             {92, 5},
-             {48 - 8, 100},
-             {16, 1},
-             {180, 0x7ff80000},
-             {204 + 16, 0x40100000}, /* --lr-decay 4 */
-             {288, 3} /* --activation */};
+  } bad[] = {{8, 1},           {12, 200}, {80, 3},       {84, 1}, {84, 17},         {88, 0},
+             {88, 0xffffffff}, {88, 5},   {48 - 8, 100}, {16, 1}, {164, 0x7ff80000}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     SCOPED(buf_finish) struct buf b = BUF_INIT;
     struct ckpt_state s;
     struct err e = ERR_INIT;
-    encode(5, COMPUTE_ADAM, &b);
+    encode(5, &b);
     le32_put(b.data + bad[i].at, bad[i].value);
     le32_put(b.data + CKPT_HEADER - 4, ckpt_crc(b.data, CKPT_HEADER - 4));
     if (ckpt_decode(b.data, b.len, &s, &e) != -EBADMSG || !e.text[0]) fail_msg("number %zu is taken", i);
@@ -238,17 +219,11 @@ UNIT_TEST(test_order_is_generation_round_step) {
 }
 
 UNIT_TEST(test_markers_are_exact) {
-  struct ckpt_marker m = {.id = {4, "2026-a", 3, 77},
-                          .job = "j",
-                          .origin = 2,
-                          .source = 9,
-                          .size = 12345,
-                          .crc = 0xdeadbeef},
-                     back;
+  struct ckpt_marker m = {.id = {4, "2026-a", 3, 77}, .job = "j", .origin = 2, .size = 12345, .crc = 0xdeadbeef}, back;
   SCOPED(buf_finish) struct buf b = BUF_INIT;
   ckpt_marker_format(&m, &b);
   assert_true(ckpt_marker_parse(b.data, b.len, &back));
-  assert_true(back.origin == 2 && back.source == 9 && !strcmp(back.job, "j"));
+  assert_true(back.origin == 2 && !strcmp(back.job, "j"));
   assert_true(back.size == m.size && back.crc == m.crc && ckpt_id_compare(&back.id, &m.id) == 0);
   for (size_t n = 0; n < b.len; n++) {
     assert_false(ckpt_marker_parse(b.data, n, &back));
@@ -281,7 +256,7 @@ FOLDER_TEST(test_nothing_is_overwritten) {
   struct ckpt_marker id = marker_of(1, 1, 20);
   struct err e = ERR_INIT;
   float floats[128];
-  struct ckpt_state s = sample(21, COMPUTE_SGD, floats);
+  struct ckpt_state s = sample(21, floats);
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   write_one(1, 1, 20);
@@ -355,21 +330,6 @@ FOLDER_TEST(test_what_is_not_a_file_is_passed_over) {
   assert_int_equal(find().s.step, 40);
 }
 
-FOLDER_TEST(test_one_checkpoint_is_opened_by_its_path) {
-  struct ckpt_marker m;
-  struct ckpt_state s;
-  SCOPED(buf_finish) struct buf b = BUF_INIT;
-  struct err e = ERR_INIT;
-  write_one(1, 1, 20);
-  write_one(1, 1, 40);
-  SCOPED(unit_free) char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", unit_folder);
-  assert_int_equal(ckpt_open(path, &m, &s, &b, NULL, &e), 0);
-  assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
-  assert_int_equal(ckpt_open(unit_folder, &m, &s, &b, NULL, &e), -EINVAL);
-  assert_non_null(strstr(e.text, "that of a checkpoint"));
-  assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, NULL, &e), -ENOENT);
-}
-
 FOLDER_TEST(test_old_ones_go_and_rubbish_with_them) {
   struct ckpt_marker mine = marker_of(1, 3, 60);
   struct ckpt_list l;
@@ -400,7 +360,7 @@ UNIT_TEST(test_directories_that_cannot_be) {
   assert_non_null(strstr(e.text, "/nowhere/at/all"));
   assert_int_equal(ckpt_dir_open("/dev/null", &e), -ENOTDIR);
   float floats[128];
-  struct ckpt_state s = sample(1, COMPUTE_SGD, floats);
+  struct ckpt_state s = sample(1, floats);
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
   assert_int_equal(ckpt_write("/nowhere", &id, &b, NULL, &e), -ENOENT);

@@ -16,12 +16,8 @@
 static float floats[3 * 40000];
 
 static struct ckpt_state big(uint64_t step) {
-  struct ckpt_state s = {.kind = {.shape = {.n = 2, .width = {199, 200}},
-                                  .loss = COMPUTE_MSE,
-                                  .optim = COMPUTE_ADAM,
-                                  .seed = 7,
-                                  .samples = 100},
-                         .step = step};
+  struct ckpt_state s = {
+      .kind = {.shape = {.n = 2, .width = {199, 200}}, .loss = COMPUTE_MSE, .seed = 7, .samples = 100}, .step = step};
   for (size_t i = 0; i < 3 * 40000; i++) floats[i] = (float)step + (float)i;
   s.params = floats;
   s.states[0] = floats + 40000;

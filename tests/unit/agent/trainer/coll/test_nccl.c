@@ -140,16 +140,20 @@ static bool failed_for_good(struct rank *r, int lost, const char *words, const s
 
 /* The device works, although its communicator is gone. */
 static bool device_lives(struct rank *r) {
-  struct compute_buf *b;
+  struct compute_buf *b, *on_device;
   struct compute_mark m;
   struct err e = ERR_INIT;
   compute_block_updates(r->c, false);
-  GOOD(compute_alloc(r->c, COMPUTE_STAGE, 4, &b, &e));
-  GOOD(compute_fill(r->c, (struct span){b, 0, 4}, 3, &e));
+  GOOD(compute_alloc(r->c, COMPUTE_STAGE, 2, &b, &e));
+  GOOD(compute_alloc(r->c, COMPUTE_STATE, 1, &on_device, &e));
+  *compute_host(r->c, (struct span){b, 0, 1}) = 3;
+  GOOD(compute_copy(r->c, (struct span){on_device, 0, 1}, (struct span){b, 0, 1}, &e));
+  GOOD(compute_copy(r->c, (struct span){b, 1, 1}, (struct span){on_device, 0, 1}, &e));
   GOOD(compute_record(r->c, &m, &e));
   GOOD(compute_wait(r->c, m, 10000, &e));
-  EXPECT(compute_host(r->c, (struct span){b, 0, 4})[3] == 3);
+  EXPECT(*compute_host(r->c, (struct span){b, 1, 1}) == 3);
   compute_free(r->c, b);
+  compute_free(r->c, on_device);
   return true;
 }
 

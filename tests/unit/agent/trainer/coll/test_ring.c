@@ -85,7 +85,7 @@ static bool join(struct rank *r) {
                             .asked = asked,
                             .asked_ctx = r};
   struct err e = ERR_INIT;
-  r->c = compute_cpu_create(1, COMPUTE_FP32);
+  r->c = compute_cpu_create(COMPUTE_FP32);
   if (r->world == 1)
     r->l = coll_local_create();
   else if (coll_tcp_create(&cfg, &r->l, &e))

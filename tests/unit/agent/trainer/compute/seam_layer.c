@@ -11,21 +11,16 @@
 struct shape {
   size_t rows, in, out;
   bool first; /* the input is COMPUTE_INPUT, and no gradient of it is wanted */
-  enum compute_act act, below;
+  bool relu;
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, true, COMPUTE_LINEAR, COMPUTE_LINEAR},     {0, 5, 3, false, COMPUTE_RELU, COMPUTE_RELU},
-    {0, 8, 16, true, COMPUTE_RELU, COMPUTE_LINEAR},      {1, 7, 13, false, COMPUTE_RELU, COMPUTE_RELU},
-    {7, 13, 5, false, COMPUTE_LINEAR, COMPUTE_RELU},     {5, 3, 1, false, COMPUTE_LINEAR, COMPUTE_LINEAR},
-    {33, 1, 9, false, COMPUTE_RELU, COMPUTE_RELU},       {50, 30, 10, true, COMPUTE_RELU, COMPUTE_LINEAR},
-    {64, 64, 64, false, COMPUTE_RELU, COMPUTE_RELU},     {128, 72, 40, false, COMPUTE_LINEAR, COMPUTE_RELU},
-    {50, 1000, 100, true, COMPUTE_RELU, COMPUTE_LINEAR}, {50, 100, 1000, false, COMPUTE_LINEAR, COMPUTE_RELU},
-    {300, 37, 129, false, COMPUTE_RELU, COMPUTE_RELU},   {1, 784, 128, true, COMPUTE_RELU, COMPUTE_LINEAR},
-    {0, 8, 16, false, COMPUTE_GELU, COMPUTE_GELU},       {7, 13, 5, false, COMPUTE_LINEAR, COMPUTE_GELU},
-    {50, 30, 10, true, COMPUTE_GELU, COMPUTE_LINEAR},    {64, 64, 64, false, COMPUTE_GELU, COMPUTE_GELU},
-    {300, 37, 129, false, COMPUTE_GELU, COMPUTE_GELU},   {33, 40, 24, false, COMPUTE_LINEAR, COMPUTE_LINEAR},
-    {16, 1000, 100, true, COMPUTE_RELU, COMPUTE_LINEAR}, {16, 100, 1000, false, COMPUTE_LINEAR, COMPUTE_RELU},
+    {1, 1, 1, true, false},        {0, 5, 3, false, true},      {0, 8, 16, true, true},
+    {1, 7, 13, false, true},       {7, 13, 5, false, false},    {5, 3, 1, false, false},
+    {33, 1, 9, false, true},       {50, 30, 10, true, true},    {64, 64, 64, false, true},
+    {128, 72, 40, false, false},   {50, 1000, 100, true, true}, {50, 100, 1000, false, false},
+    {300, 37, 129, false, true},   {1, 784, 128, true, true},   {16, 1000, 100, true, true},
+    {16, 100, 1000, false, false}, {33, 40, 24, true, false},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -33,7 +28,7 @@ struct bench {
   struct shape s;
   struct compute_layer_desc d;
   struct compute_layer *l;
-  struct field params, grads, x, y, dz, dx, before, below_before;
+  struct field params, grads, x, y, dz, dx;
 };
 
 static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t max_rows) {
@@ -43,8 +38,7 @@ static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t
   b->d = (struct compute_layer_desc){.in = (uint32_t)s->in,
                                      .out = (uint32_t)s->out,
                                      .first = s->first,
-                                     .act = s->act,
-                                     .below = s->below,
+                                     .relu = s->relu,
                                      .weight = at,
                                      .bias = at + w,
                                      .max_rows = max_rows};
@@ -57,19 +51,10 @@ static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t
   field_random(&b->params, 0.5f);
   for (size_t i = 0; i < b->x.s.n; i++) {
     float v = random_unit();
-    b->x.v[i] = s->below == COMPUTE_RELU ? (v > 0 ? v : 0.0f) : v;
+    b->x.v[i] = s->first || v > 0 ? v : 0.0f;
   }
   field_put(&b->x);
   field_random(&b->dz, 1);
-  if (s->act == COMPUTE_GELU) {
-    field_make(&b->before, COMPUTE_ACT, max_rows * s->out, 0);
-    b->d.before = b->before.buf;
-  }
-  if (s->below == COMPUTE_GELU) {
-    field_make(&b->below_before, COMPUTE_ACT, max_rows * s->in, 0);
-    field_random(&b->below_before, 4);
-    b->d.below_before = b->below_before.buf;
-  }
   good(compute_layer_create(seam.c, &b->d, &b->l, &e), &e);
 }
 
@@ -77,8 +62,6 @@ static void bench_close(struct bench *b) {
   struct field *all[] = {&b->params, &b->grads, &b->x, &b->y, &b->dz, &b->dx};
   compute_layer_destroy(seam.c, b->l);
   for (size_t i = 0; i < 6; i++) field_drop(all[i]);
-  if (b->d.before) field_drop(&b->before);
-  if (b->d.below_before) field_drop(&b->below_before);
 }
 
 /* As a matrix product reads it. */
@@ -86,35 +69,10 @@ static double operand(float v) {
   return rounded((double)v);
 }
 
-static double inner(double z) {
-  return tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z));
-}
-
-static double slope(double z) {
-  double t = inner(z);
-  return (1 + t) / 2 + z / 2 * (1 - t * t) * sqrt(2 / acos(-1)) * (1 + 3 * 0.044715 * z * z);
-}
-
-/* From what the product stored; behind the rows nothing is written. */
-static void check_gelu(struct bench *b) {
-  for (size_t i = 0; i < b->before.s.n; i++) {
-    double z = (double)b->before.v[i];
-    if (i < b->y.s.n)
-      expect_near((double)b->y.v[i], z / 2 * (1 + inner(z)), seam.out, 1e-6 * fabs(z), "gelu", i);
-    else
-      assert_true(isnan(b->before.v[i]));
-  }
-}
-
 static void check_forward(struct bench *b) {
   struct err e = ERR_INIT;
-  struct field *product = b->s.act == COMPUTE_GELU ? &b->before : &b->y;
   good(compute_forward(seam.c, b->l, b->params.buf, b->x.s, b->y.s, b->s.rows, &e), &e);
   field_get(&b->y);
-  if (b->s.act == COMPUTE_GELU) {
-    field_get(&b->before);
-    check_gelu(b);
-  }
   for (size_t r = 0; r < b->s.rows; r++)
     for (size_t o = 0; o < b->s.out; o++) {
       const float *w = b->params.v + b->d.weight + o * b->s.in, *x = b->x.v + r * b->s.in;
@@ -125,17 +83,17 @@ static void check_forward(struct bench *b) {
         mass += fabs(term);
       }
       /* The bias may be read in the precision as well. */
-      if (seam.p >= COMPUTE_BF16) mass += fabs(bias - operand((float)bias)) / seam.sum;
-      double want = b->s.act == COMPUTE_RELU && sum < 0 ? 0.0 : sum;
-      expect_sum((double)product->v[r * b->s.out + o], want, mass, true, "y", r * b->s.out + o);
+      if (seam.p >= COMPUTE_BF16) mass += fabs(bias - operand((float)bias)) / SEAM_SUM;
+      double want = b->s.relu && sum < 0 ? 0.0 : sum;
+      expect_sum((double)b->y.v[r * b->s.out + o], want, mass, true, "y", r * b->s.out + o);
     }
 }
 
-static void check_weight_grad(struct bench *b, const float *before, bool add) {
+static void check_weight_grad(struct bench *b) {
   for (size_t o = 0; o < b->s.out; o++)
     for (size_t i = 0; i <= b->s.in; i++) { /* i == in: the bias */
       size_t at = i < b->s.in ? b->d.weight + o * b->s.in + i : b->d.bias + o;
-      double sum = add ? (double)before[at] : 0.0, mass = fabs(sum);
+      double sum = 0, mass = 0;
       for (size_t r = 0; r < b->s.rows; r++) {
         double term = operand(b->dz.v[r * b->s.out + o]);
         if (i < b->s.in) term *= operand(b->x.v[r * b->s.in + i]);
@@ -145,10 +103,7 @@ static void check_weight_grad(struct bench *b, const float *before, bool add) {
       expect_sum((double)b->grads.v[at], sum, mass, false, i < b->s.in ? "dw" : "db", at);
     }
   for (size_t i = 0; i < b->d.weight; i++)
-    if (add)
-      assert_true(b->grads.v[i] == before[i]);
-    else
-      assert_true(isnan(b->grads.v[i])); /* not written, because other layers own it */
+    assert_true(isnan(b->grads.v[i])); /* not written, because other layers own it */
 }
 
 static void check_input_grad(struct bench *b) {
@@ -161,45 +116,33 @@ static void check_input_grad(struct bench *b) {
         sum += term;
         mass += fabs(term);
       }
-      if (b->s.below == COMPUTE_GELU) { /* the sum is stored before it is multiplied */
-        double by = slope((double)b->below_before.v[r * b->s.in + i]);
-        mass = mass * fabs(by) + fabs(sum) * (seam.out * fabs(by) + 1e-6) / seam.sum;
-        sum *= by;
-      }
-      bool shut = b->s.below == COMPUTE_RELU && !(b->x.v[r * b->s.in + i] > 0);
+      bool shut = !(b->x.v[r * b->s.in + i] > 0);
       expect_sum((double)b->dx.v[r * b->s.in + i], shut ? 0.0 : sum, shut ? 0.0 : mass, true, "dx", r * b->s.in + i);
     }
 }
 
 /* The gradient of the weights in so many parts, from the last outputs to the first. */
-static void backward_weight_in(struct bench *b, size_t parts, bool add) {
+static void backward_weight_in(struct bench *b, size_t parts) {
   struct err e = ERR_INIT;
   size_t step = (b->s.out + parts - 1) / parts;
   for (size_t end = b->s.out, from; end > 0; end = from) {
     from = (end - 1) / step * step;
     struct compute_part part = {from, end - from};
-    good(compute_backward_weight(seam.c, b->l, b->grads.buf, b->x.s, b->dz.s, part, b->s.rows, add, &e), &e);
+    good(compute_backward_weight(seam.c, b->l, b->grads.buf, b->x.s, b->dz.s, part, b->s.rows, &e), &e);
   }
 }
 
-static void check_backward(struct bench *b, size_t parts, bool add) {
+static void check_backward(struct bench *b, size_t parts) {
   struct err e = ERR_INIT;
-  size_t bytes = b->grads.s.n * sizeof(float);
-  float *before = test_malloc(bytes);
-  if (add)
-    field_random(&b->grads, 2);
-  else
-    field_fill_nan(&b->grads);
+  field_fill_nan(&b->grads);
   field_fill_nan(&b->dx);
-  memcpy(before, b->grads.v, bytes);
-  backward_weight_in(b, parts, add);
+  backward_weight_in(b, parts);
   if (!b->s.first)
     good(compute_backward_input(seam.c, b->l, b->params.buf, b->x.s, b->dz.s, b->dx.s, b->s.rows, &e), &e);
   field_get(&b->grads);
-  check_weight_grad(b, before, add);
+  check_weight_grad(b);
   if (!b->s.first) check_input_grad(b);
   field_get(&b->x); /* inputs stay */
-  test_free(before);
 }
 
 UNIT_TEST(test_layers_of_many_shapes) {
@@ -207,51 +150,37 @@ UNIT_TEST(test_layers_of_many_shapes) {
     struct bench b;
     bench_open(&b, &shapes[i], i % 2 ? 2 * i + 1 : 0, shapes[i].rows + i % 3 + (shapes[i].rows == 0));
     check_forward(&b);
-    check_backward(&b, 1 + i % 3, false);
-    check_backward(&b, 1 + (i / 3 + 1) % 3, true);
+    check_backward(&b, 1 + i % 3);
+    check_backward(&b, 1 + (i / 3 + 1) % 3);
     bench_close(&b);
   }
 }
 
-/* One layer, batches of changing size, as at the end of an epoch and in an evaluation. */
+/* One layer, batches of changing size, as at the end of an epoch. */
 UNIT_TEST(test_rows_change) {
   static const size_t rows[] = {17, 3, 0, 17, 1, 16};
-  static const enum compute_act acts[] = {COMPUTE_RELU, COMPUTE_GELU};
-  for (size_t k = 0; k < 2; k++) {
-    struct shape s = {17, 12, 11, false, acts[k], acts[k]};
-    struct bench one, b;
-    bench_open(&one, &s, 3, 17);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-      s.rows = rows[i];
-      bench_open(&b, &s, 3, 17);
-      struct bench own = b;
-      b.l = one.l;
-      if (acts[k] == COMPUTE_GELU) {
-        b.before = one.before;
-        b.below_before = one.below_before;
-        field_fill_nan(&b.before);
-      }
-      check_forward(&b);
-      check_backward(&b, 1 + i % 3, i % 2);
-      b.l = own.l;
-      b.before = own.before;
-      b.below_before = own.below_before;
-      bench_close(&b);
-    }
-    bench_close(&one);
+  struct shape s = {17, 12, 11, false, true};
+  struct bench one, b;
+  bench_open(&one, &s, 3, 17);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    s.rows = rows[i];
+    bench_open(&b, &s, 3, 17);
+    struct compute_layer *own = b.l;
+    b.l = one.l;
+    check_forward(&b);
+    check_backward(&b, 1 + i % 3);
+    b.l = own;
+    bench_close(&b);
   }
+  bench_close(&one);
 }
 
 UNIT_TEST(test_a_weight_that_is_written_is_read) {
-  struct err e = ERR_INIT;
-  struct shape s = {4, 9, 6, true, COMPUTE_LINEAR, COMPUTE_LINEAR};
+  struct shape s = {4, 9, 6, true, false};
   struct bench b;
   bench_open(&b, &s, 0, 4);
   check_forward(&b);
   field_random(&b.params, 2); /* by copy: also updates the copy in the precision */
-  check_forward(&b);
-  good(compute_fill(seam.c, b.params.s, 0.25f, &e), &e); /* by fill */
-  for (size_t i = 0; i < b.params.s.n; i++) b.params.v[i] = 0.25f;
   check_forward(&b);
   bench_close(&b);
 }
@@ -259,9 +188,9 @@ UNIT_TEST(test_a_weight_that_is_written_is_read) {
 /* Only in its own row. A ReLU may turn it into 0, as the maximum of a NaN and 0 on a GPU; a layer without one may
  * not. */
 UNIT_TEST(test_a_nan_stays_in_its_row) {
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
+  for (int relu = 0; relu < 2; relu++) {
     struct err e = ERR_INIT;
-    struct shape s = {3, 4, 5, false, (enum compute_act)act, COMPUTE_RELU};
+    struct shape s = {3, 4, 5, false, relu};
     struct bench b;
     int nans = 0;
     bench_open(&b, &s, 0, 3);
@@ -273,7 +202,7 @@ UNIT_TEST(test_a_nan_stays_in_its_row) {
       if (i / 5 != 1) assert_false(isnan(b.y.v[i]));
       nans += isnan(b.y.v[i]) != 0;
     }
-    assert_true(nans == 5 || (act == COMPUTE_RELU && nans == 0));
+    assert_true(nans == 5 || (relu && nans == 0));
     bench_close(&b);
   }
 }

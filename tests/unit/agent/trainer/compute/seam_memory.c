@@ -9,18 +9,19 @@
 #include <string.h>
 
 UNIT_TEST(test_fresh_memory_is_zero) {
-  static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE,
-                                          COMPUTE_INPUT, COMPUTE_ACT,  COMPUTE_STAGE};
-  for (size_t i = 0; i < 6; i++) {
+  for (enum compute_use use = COMPUTE_PARAM; use <= COMPUTE_STAGE; use++) {
     struct err e = ERR_INIT;
-    struct compute_buf *b, *stage;
-    good(compute_alloc(seam.c, uses[i], 1003, &b, &e), &e);
+    struct compute_buf *b, *floats, *stage;
+    good(compute_alloc(seam.c, use, 1003, &b, &e), &e);
+    good(compute_alloc(seam.c, COMPUTE_STATE, 1003, &floats, &e), &e);
     good(compute_alloc(seam.c, COMPUTE_STAGE, 1003, &stage, &e), &e);
-    struct span to = {stage, 0, 1003};
-    good(compute_copy(seam.c, to, (struct span){b, 0, 1003}, &e), &e);
+    struct span to = {stage, 0, 1003}, f = {floats, 0, 1003};
+    good(compute_copy(seam.c, f, (struct span){b, 0, 1003}, &e), &e);
+    good(compute_copy(seam.c, to, f, &e), &e);
     device_idle();
     for (size_t k = 0; k < 1003; k++) assert_true(compute_host(seam.c, to)[k] == 0.0f);
     compute_free(seam.c, b);
+    compute_free(seam.c, floats);
     compute_free(seam.c, stage);
   }
 }
@@ -29,7 +30,6 @@ UNIT_TEST(test_sizes) {
   struct err e = ERR_INIT;
   struct compute_buf *b = NULL;
   good(compute_alloc(seam.c, COMPUTE_ACT, 0, &b, &e), &e);
-  good(compute_fill(seam.c, (struct span){b, 0, 0}, 1, &e), &e);
   good(compute_copy(seam.c, (struct span){b, 0, 0}, (struct span){b, 0, 0}, &e), &e);
   compute_free(seam.c, b);
   compute_free(seam.c, NULL);
@@ -127,23 +127,6 @@ UNIT_TEST(test_copies_on_the_device) {
   field_drop(&b);
 }
 
-UNIT_TEST(test_fills) {
-  static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE, COMPUTE_INPUT, COMPUTE_ACT};
-  for (size_t i = 0; i < 5; i++) {
-    struct err e = ERR_INIT;
-    struct field f;
-    field_make(&f, uses[i], 77, 3);
-    good(compute_fill(seam.c, (struct span){f.buf, f.s.at + 1, 75}, -1.5f, &e), &e);
-    field_get(&f);
-    assert_true(isnan(f.v[0]) && isnan(f.v[76]));
-    for (size_t k = 1; k < 76; k++) assert_true(f.v[k] == -1.5f);
-    good(compute_fill(seam.c, f.s, 0, &e), &e);
-    field_get(&f);
-    for (size_t k = 0; k < 77; k++) assert_true(f.v[k] == 0.0f);
-    field_drop(&f);
-  }
-}
-
 /* Also: the operation queued last is done last, through many copies over one range. */
 UNIT_TEST(test_marks_are_in_order) {
   enum { N = 40 };
@@ -182,7 +165,8 @@ UNIT_TEST(test_freed_while_queued) {
   good(compute_alloc(seam.c, COMPUTE_STATE, 100000, &b, &e), &e);
   good(compute_alloc(seam.c, COMPUTE_STAGE, 100000, &stage, &e), &e);
   struct span to = {stage, 0, 100000};
-  good(compute_fill(seam.c, (struct span){a, 0, 100000}, 4, &e), &e);
+  for (size_t i = 0; i < 100000; i++) compute_host(seam.c, to)[i] = 4;
+  good(compute_copy(seam.c, (struct span){a, 0, 100000}, to, &e), &e);
   good(compute_copy(seam.c, (struct span){b, 0, 100000}, (struct span){a, 0, 100000}, &e), &e);
   compute_free(seam.c, a);
   good(compute_copy(seam.c, to, (struct span){b, 0, 100000}, &e), &e);
@@ -190,11 +174,4 @@ UNIT_TEST(test_freed_while_queued) {
   device_idle();
   for (size_t i = 0; i < 100000; i++) assert_true(compute_host(seam.c, to)[i] == 4.0f);
   compute_free(seam.c, stage);
-}
-
-UNIT_TEST(test_ranges_for_profilers) {
-  compute_range_push(seam.c, "a range");
-  compute_range_push(seam.c, "within it");
-  compute_range_pop(seam.c);
-  compute_range_pop(seam.c);
 }

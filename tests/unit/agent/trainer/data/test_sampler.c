@@ -44,50 +44,6 @@ UNIT_TEST(test_every_sample_goes_to_one_rank_once) {
       for (int world = 1; world <= 9; world++) check_partition(counts[i], batches[k], world, (i + k) % 4);
 }
 
-/* Steps of several batches: each batch equals one of a step with one batch, a step ends with the epoch, and a rank's
- * samples of it follow each other. */
-static void check_groups(uint64_t n, uint64_t batch, uint64_t group, int world) {
-  struct sampler one = {.samples = n, .batch = batch}, s = {.samples = n, .batch = batch, .batches = group};
-  uint64_t position = 0, steps = 0;
-  for (; position < n; steps++) {
-    uint64_t want = sampler_step_samples(&s, position), covered = 0;
-    for (int r = 0; r < world; r++) {
-      struct sampler_step g = sampler_step_at(&s, position);
-      uint64_t done = 0, batches = 0, mine = 0;
-      for (; sampler_next_batch(&s, r, world, &g); batches++) {
-        struct sampler_share plain = sampler_share(&one, position + done, r, world);
-        assert_true(g.share.first == plain.first && g.share.count == plain.count);
-        assert_true(g.total == want && g.row == mine);
-        mine += g.share.count;
-        done += g.share.global;
-        assert_int_equal(g.left, want - done);
-      }
-      assert_int_equal(done, want);
-      assert_true(mine <= sampler_step_share_max(&s, world));
-      assert_true(batches == group || (batches < group && position + done == n));
-      covered += mine;
-    }
-    assert_int_equal(covered, want);
-    position += want;
-  }
-  assert_int_equal(position, n);
-  assert_int_equal(steps, sampler_steps_per_epoch(&s));
-  assert_int_equal(steps, (sampler_steps_per_epoch(&one) + group - 1) / group);
-}
-
-UNIT_TEST(test_groups_of_batches) {
-  static const uint64_t counts[] = {1, 2, 5, 16, 17, 100, 1000}, batches[] = {1, 3, 10, 50, 5000};
-  static const uint64_t groups[] = {1, 2, 3, 4, 7, 100, UINT64_C(1) << 20};
-  for (size_t i = 0; i < 7; i++)
-    for (size_t k = 0; k < 5; k++)
-      for (size_t g = 0; g < 7; g++) check_groups(counts[i], batches[k], groups[g], (int)(1 + (i + k + g) % 5));
-  struct sampler s = {.samples = 10, .batch = 4}, all = {.samples = 10, .batch = 4, .batches = 9};
-  assert_int_equal(sampler_step_share_max(&s, 3), 2);
-  assert_int_equal(sampler_step_share_max(&all, 3), 2 + 2 + 1);
-  assert_int_equal(sampler_step_samples(&s, 4), 4); /* group 0: one batch */
-  assert_int_equal(sampler_step_samples(&s, 8), 2);
-}
-
 UNIT_TEST(test_shares_differ_by_one_at_most) {
   struct sampler s = {.samples = 100, .batch = 10, .seed = 1};
   for (int world = 1; world <= 20; world++)

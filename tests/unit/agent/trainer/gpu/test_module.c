@@ -45,16 +45,6 @@ UNIT_TEST(test_says_what_is_missing) {
   assert_true(strstr(e.text, "driver") || strstr(e.text, "device"));
 }
 
-UNIT_TEST(test_refuses_a_way_that_it_does_not_know) {
-  struct gpu_config cfg = {.precision = COMPUTE_FP32};
-  struct compute *c = NULL;
-  struct err e = ERR_INIT;
-  setenv("RDZV_CUDA_MATMUL", "quick", 1);
-  assert_int_equal(module->compute_create(&cfg, &c, &e), -EINVAL);
-  assert_non_null(strstr(e.text, "fused, plain or own"));
-  unsetenv("RDZV_CUDA_MATMUL");
-}
-
 UNIT_TEST(test_nccl_answers_without_a_device) {
   assert_true(module->nccl_version() >= 20000);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model on the CPU: the gradient of every loss and activation against finite differences, and shares and groups of
- * batches against the whole. */
+/* The model on the CPU: shares against the whole, the layout of the weights, and the order of a backward pass. What a
+ * pass computes is compared with double in test_compute_seam. */
 
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
@@ -21,7 +21,6 @@ struct bench {
   struct compute *c;
   struct model m;
   struct model_shape shape;
-  enum compute_act hidden;
   enum compute_loss loss;
 };
 
@@ -29,18 +28,14 @@ static float value_at(uint64_t k) {
   return 2.0f * rng_unit(77, RNG_WEIGHTS, k) - 1.0f;
 }
 
-static void open_bench_of(struct bench *b, const char *layers, enum compute_act hidden, enum compute_loss loss) {
+static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
   struct err e = ERR_INIT;
-  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .hidden = hidden, .loss = loss};
+  *b = (struct bench){.c = compute_cpu_create(COMPUTE_FP32), .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
-  good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, &e), &e);
+  good(model_init(&b->m, b->c, &b->shape, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
   model_init_weights(&b->shape, 5, w);
   model_unpack(&b->shape, w);
-}
-
-static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
-  open_bench_of(b, layers, COMPUTE_RELU, loss);
 }
 
 static void close_bench(struct bench *b) {
@@ -76,82 +71,8 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   good(model_forward(&b->m, rows, &e), &e);
   struct compute_loss_desc d = {.kind = b->loss, .weight = weight};
   good(model_loss(&b->m, &d, target, rows, &e), &e);
-  good(model_backward(&b->m, rows, false, 0, NULL, NULL, &e), &e);
+  good(model_backward(&b->m, rows, 0, NULL, NULL, &e), &e);
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
-}
-
-static double activated(enum compute_act act, double z) {
-  if (act == COMPUTE_GELU) return 0.5 * z * (1 + tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z)));
-  return act == COMPUTE_RELU && z < 0 ? 0 : z;
-}
-
-/* The loss in double, from scratch. Differences of float losses would drown in rounding, and steps that are large
- * enough for floats would cross the kink of a ReLU. */
-static double loss_in_double(const struct bench *b, const double *w) {
-  double total = 0;
-  const struct model_shape *s = &b->shape;
-  for (size_t r = 0; r < ROWS; r++) {
-    double a[2][64] = {{0}};
-    const float *x = compute_host(b->c, span_of(b->m.act[0], r * s->width[0], s->width[0]));
-    for (uint32_t i = 0; i < s->width[0]; i++) a[0][i] = (double)x[i];
-    size_t at = 0;
-    for (uint32_t l = 0; l + 1 < s->n; l++) {
-      uint32_t in = s->width[l], out = s->width[l + 1];
-      if (in > 64 || out > 64) return (double)NAN; /* a[][] is no larger */
-      for (uint32_t o = 0; o < out; o++) {
-        double z = w[at + (size_t)in * out + o];
-        for (uint32_t i = 0; i < in; i++) z += w[at + (size_t)o * in + i] * a[l % 2][i];
-        a[(l + 1) % 2][o] = l + 2 < s->n ? activated(b->hidden, z) : z;
-      }
-      at += ((size_t)in + 1) * out;
-    }
-    const double *y = a[(s->n - 1) % 2];
-    uint32_t cols = s->width[s->n - 1];
-    const float *t = compute_host(b->c, span_of(b->m.target, 0, 1));
-    if (b->loss == COMPUTE_CROSS_ENTROPY) {
-      double sum = 0;
-      for (uint32_t j = 0; j < cols; j++) sum += exp(y[j]);
-      total += (log(sum) - y[(size_t)t[r]]) / ROWS;
-    } else {
-      for (uint32_t j = 0; j < cols; j++) total += pow(y[j] - (double)t[r * cols + j], 2) / (ROWS * cols);
-    }
-  }
-  return b->loss == COMPUTE_RMSE ? sqrt(total) : total;
-}
-
-static void check_gradient(const char *layers, enum compute_act hidden, enum compute_loss loss) {
-  struct bench b;
-  open_bench_of(&b, layers, hidden, loss);
-  double value = pass(&b, 0, ROWS, 1.0), worst = 0;
-  const double h = 1e-6;
-  float *p = packed(&b, model_params_span(&b.m)), *g = packed(&b, model_grads_span(&b.m));
-  SCOPED(unit_free) double *w = calloc(b.m.n_params, sizeof *w);
-  for (size_t i = 0; i < b.m.n_params; i++) w[i] = (double)p[i];
-  assert_true(fabs(value - loss_in_double(&b, w)) < 1e-5 * value);
-  for (size_t i = 0; i < b.m.n_params; i++) {
-    double was = w[i];
-    w[i] = was + h;
-    double up = loss_in_double(&b, w);
-    w[i] = was - h;
-    double down = loss_in_double(&b, w);
-    w[i] = was;
-    double difference = fabs((up - down) / (2 * h) - (double)g[i]);
-    if (difference > worst) worst = difference;
-  }
-  free(p);
-  free(g);
-  if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_words[hidden], worst);
-  close_bench(&b);
-}
-
-UNIT_TEST(test_gradients_are_those_of_finite_differences) {
-  static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3", "6,5,8,5"};
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
-    for (int i = 0; i < 3; i++) {
-      check_gradient(same[i], (enum compute_act)act, COMPUTE_MSE);
-      check_gradient(same[i], (enum compute_act)act, COMPUTE_RMSE);
-      check_gradient(classes[i], (enum compute_act)act, COMPUTE_CROSS_ENTROPY);
-    }
 }
 
 /* mse and cross-entropy: weighted shares add up to the whole. rmse: to the mean of the shares. */
@@ -181,76 +102,6 @@ UNIT_TEST(test_weighed_shares_add_up) {
   }
 }
 
-/* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. Scores add up too. */
-UNIT_TEST(test_batches_add_up) {
-  static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
-  for (int k = 0; k < 2; k++) {
-    struct bench b;
-    struct err e = ERR_INIT;
-    open_bench(&b, "7,6,3", losses[k]);
-    double whole = pass(&b, 0, ROWS, 1.0);
-    struct span grads = model_grads_span(&b.m);
-    float *want = packed(&b, grads);
-    memset(compute_host(b.c, grads), 0x7f, (grads.n + MODEL_EXTRAS) * sizeof(float));
-    struct compute_buf *score;
-    good(compute_alloc(b.c, COMPUTE_STATE, MODEL_SCORES, &score, &e), &e);
-    const size_t cuts[] = {0, 2, 2, 5, ROWS};
-    for (int s = 0; s < 4; s++) {
-      size_t rows = cuts[s + 1] - cuts[s];
-      struct span target = load(&b, cuts[s], rows);
-      struct compute_loss_desc d = {.kind = b.loss, .weight = (double)rows / ROWS, .add = s > 0};
-      good(model_score(&b.m, &d, target, rows, span_of(score, 0, MODEL_SCORES), &e), &e);
-      good(model_forward(&b.m, rows, &e), &e);
-      good(model_loss(&b.m, &d, target, rows, &e), &e);
-      good(model_backward(&b.m, rows, s > 0, 0, NULL, NULL, &e), &e);
-    }
-    double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
-    const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
-    assert_true(fabs(sum - whole) < 1e-6 * whole && fabs((double)v[0] - whole) < 1e-6 * whole);
-    assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0 : v[MODEL_SCORE_CORRECT] == 0);
-    float *g = packed(&b, grads);
-    for (size_t i = 0; i < b.m.n_params; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
-    free(g);
-    free(want);
-    compute_free(b.c, score);
-    close_bench(&b);
-  }
-}
-
-UNIT_TEST(test_rmse_of_what_is_right_already_has_no_gradient) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_ACT, 24, &b, &e), &e);
-  struct span y = span_of(b, 0, 6), t = span_of(b, 6, 6), dz = span_of(b, 12, 6), out = span_of(b, 18, 3);
-  for (int i = 0; i < 6; i++) compute_host(c, y)[i] = compute_host(c, t)[i] = (float)i;
-  good(compute_fill(c, dz, 9.0f, &e), &e);
-  struct compute_loss_desc d = {.kind = COMPUTE_RMSE, .rows = 2, .cols = 3, .weight = 1};
-  good(compute_loss(c, &d, y, t, dz, out, &e), &e);
-  assert_true(compute_host(c, out)[0] == 0.0f);
-  for (int i = 0; i < 6; i++) assert_true(compute_host(c, dz)[i] == 0.0f);
-  compute_free(c, b);
-  compute_destroy(c);
-}
-
-UNIT_TEST(test_cross_entropy_of_huge_outputs_is_finite) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_ACT, 16, &b, &e), &e);
-  float *p = compute_host(c, span_of(b, 0, 16));
-  p[0] = 1e30f;
-  p[1] = -1e30f;
-  p[2] = 500.0f;
-  p[3] = 1.0f; /* the class */
-  struct compute_loss_desc d = {.kind = COMPUTE_CROSS_ENTROPY, .rows = 1, .cols = 3, .weight = 1};
-  good(compute_loss(c, &d, span_of(b, 0, 3), span_of(b, 3, 1), span_of(b, 4, 3), span_of(b, 8, 3), &e), &e);
-  assert_true(fabs((double)p[8] / 2e30 - 1) < 1e-6);
-  assert_true(p[4] == 1.0f && p[5] == -1.0f && p[6] == 0.0f);
-  compute_free(c, b);
-  compute_destroy(c);
-}
-
 struct order {
   struct bench *b;
   size_t at[8];
@@ -277,7 +128,7 @@ UNIT_TEST(test_gradients_become_ready_from_the_end) {
   struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
   good(model_loss(&b.m, &d, target, 2, &e), &e);
   for (int i = 1; i < 3; i++) *compute_host(b.c, span_of(b.m.delta[i], 0, 1)) = NAN;
-  assert_int_equal(model_backward(&b.m, 2, false, 0, note_ready, &o, &e), -ECANCELED);
+  assert_int_equal(model_backward(&b.m, 2, 0, note_ready, &o, &e), -ECANCELED);
   assert_int_equal(o.n, 3);
   assert_int_equal(o.at[0], 4 * MODEL_ALIGN); /* each of these tensors fits in one */
   assert_int_equal(o.at[1], 2 * MODEL_ALIGN);
@@ -316,45 +167,32 @@ UNIT_TEST(test_tensors_are_aligned_in_memory_and_packed_in_files) {
   for (size_t i = 0; i < next; i++) assert_true(floats[i] == (float)(i + 1));
 }
 
-/* With weight decay, momentum and clipping: whatever an update multiplies, the pads are zero. */
+/* Whatever an update multiplies, the pads are zero. */
 UNIT_TEST(test_pads_stay_zero) {
-  static const struct compute_opt_desc how[] = {
-      {.kind = COMPUTE_SGD, .momentum = 0.9, .weight_decay = 0.1, .clip_norm = 0.01},
-      {.kind = COMPUTE_ADAM, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0.1},
-      {.kind = COMPUTE_ADAMW, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.01}};
-  for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
-    struct bench b;
-    struct err e = ERR_INIT;
-    struct compute_opt *o;
-    struct compute_buf *lr;
-    struct model_tensor v[MODEL_TENSORS_MAX];
-    open_bench(&b, "7,6,3", COMPUTE_MSE);
-    struct compute_opt_desc d = how[k];
-    d.n = b.m.n_flat;
-    good(compute_opt_create(b.c, &d, &o, &e), &e);
-    good(compute_alloc(b.c, COMPUTE_STATE, 1, &lr, &e), &e);
-    good(compute_fill(b.c, span_of(lr, 0, 1), 0.1f, &e), &e);
-    for (int step = 0; step < 3; step++) {
-      pass(&b, 0, ROWS, 1.0);
-      struct compute_update u = {
-          .param = model_params_span(&b.m), .grad = model_grads_span(&b.m), .lr = span_of(lr, 0, 1)};
-      good(compute_opt_step(b.c, o, &u, &e), &e);
-    }
-    const struct compute_buf *all[] = {b.m.params, b.m.grads, compute_opt_state(b.c, o, 0),
-                                       d.kind == COMPUTE_SGD ? NULL : compute_opt_state(b.c, o, 1)};
-    int n = model_shape_tensors(&b.shape, v, NULL);
-    for (size_t a = 0; a < sizeof all / sizeof *all && all[a]; a++) {
-      const float *p = compute_host(b.c, span_of((struct compute_buf *)(uintptr_t)all[a], 0, b.m.n_flat));
-      for (int i = 0; i < n; i++) {
-        size_t until = i + 1 < n ? v[i + 1].at : b.m.n_flat;
-        for (size_t at = v[i].at + v[i].n; at < until; at++) assert_true(p[at] == 0);
-        if (a == 0) assert_true(p[v[i].at] != 0);
-      }
-    }
-    compute_free(b.c, lr);
-    compute_opt_destroy(b.c, o);
-    close_bench(&b);
+  struct bench b;
+  struct err e = ERR_INIT;
+  struct compute_opt *o;
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  open_bench(&b, "7,6,3", COMPUTE_MSE);
+  struct compute_opt_desc d = {.n = b.m.n_flat, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-30};
+  good(compute_opt_create(b.c, &d, &o, &e), &e);
+  for (int step = 0; step < 3; step++) {
+    pass(&b, 0, ROWS, 1.0);
+    struct compute_update u = {.param = model_params_span(&b.m), .grad = model_grads_span(&b.m)};
+    good(compute_opt_step(b.c, o, &u, &e), &e);
   }
+  struct compute_buf *all[] = {b.m.params, b.m.grads, compute_opt_state(b.c, o, 0), compute_opt_state(b.c, o, 1)};
+  int n = model_shape_tensors(&b.shape, v, NULL);
+  for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
+    const float *p = compute_host(b.c, span_of(all[a], 0, b.m.n_flat));
+    for (int i = 0; i < n; i++) {
+      size_t until = i + 1 < n ? v[i + 1].at : b.m.n_flat;
+      for (size_t at = v[i].at + v[i].n; at < until; at++) assert_true(p[at] == 0);
+      if (a == 0) assert_true(p[v[i].at] != 0);
+    }
+  }
+  compute_opt_destroy(b.c, o);
+  close_bench(&b);
 }
 
 /* A first layer of 2 * 300 gradients: in parts of whole blocks of 128 rows, and no more parts than asked for. */
@@ -376,23 +214,13 @@ UNIT_TEST(test_a_large_first_layer_becomes_ready_in_parts) {
     float *g = compute_host(b.c, model_grads_span(&b.m)), *whole = malloc(bytes);
     memcpy(whole, g, bytes);
     for (size_t k = 0; k < b.m.n_flat; k++) g[k] = NAN;
-    good(model_backward(&b.m, ROWS, false, want[i].part, note_ready, &o, &e), &e);
+    good(model_backward(&b.m, ROWS, want[i].part, note_ready, &o, &e), &e);
     assert_int_equal(o.n, 1 + want[i].n);
     assert_int_equal(o.at[0], v[2].at);
     for (int k = 0; k < want[i].n; k++) assert_int_equal(o.at[k + 1], want[i].at[k]);
     for (int t = 0; t < n; t++)
       for (size_t k = v[t].at; k < v[t].at + v[t].n; k++) assert_true(fabs((double)(g[k] - whole[k])) < 1e-6);
     free(whole);
-    close_bench(&b);
-  }
-}
-
-/* Only GELU keeps the values before the activation. */
-UNIT_TEST(test_only_gelu_costs_memory) {
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
-    struct bench b;
-    open_bench_of(&b, "7,6,5,7", (enum compute_act)act, COMPUTE_MSE);
-    for (int i = 0; i < 4; i++) assert_true((b.m.before[i] != NULL) == (act == COMPUTE_GELU && i > 0 && i < 3));
     close_bench(&b);
   }
 }
