@@ -12,6 +12,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/system/clock.h"
+#include "common/system/loop.h"
 
 struct waiting_question {
   struct fetch_log ask;
@@ -119,10 +120,6 @@ bool log_queries_is_followed(const struct log_queries *d) {
   return followed && monotonic_ms() < d->end_ms + LOG_QUERIES_STAY_MS;
 }
 
-static void on_closed(uv_handle_t *timer) {
-  free(timer->data);
-}
-
 struct log_queries *log_queries_create(const struct log_queries_options *o) {
   struct log_queries *d = xcalloc(1, sizeof(*d));
   d->o = *o;
@@ -132,5 +129,5 @@ struct log_queries *log_queries_create(const struct log_queries_options *o) {
 }
 
 void log_queries_destroy(struct log_queries *d) {
-  if (d) uv_close((uv_handle_t *)&d->timer, on_closed);
+  if (d) uv_close((uv_handle_t *)&d->timer, loop_free);
 }

@@ -192,8 +192,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     /* Not at the start, where the workers wait for it. */
     if (!s->pool_is_due) {
       s->pool_is_due = true;
-      uv_update_time(&s->loop);
-      uv_timer_start(&s->pool, on_pool_timer, POOL_AFTER_MS, 0);
+      loop_timer_in(&s->pool, on_pool_timer, POOL_AFTER_MS);
       uv_unref((uv_handle_t *)&s->pool);
     }
     break;
@@ -262,12 +261,7 @@ static void post(struct session *s, struct supervisor_event *ev) {
   }
   s->stepping = false;
   if (s->exiting) return; /* the timer is for the end now */
-  uint64_t at = supervisor_deadline(s->supervisor), now = boot_ms();
-  uv_timer_stop(&s->tick);
-  if (at != UINT64_MAX) {
-    uv_update_time(&s->loop);
-    uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
-  }
+  loop_timer_at(&s->tick, on_tick, supervisor_deadline(s->supervisor), boot_ms());
   if (!supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
 }
 
@@ -339,8 +333,7 @@ static void on_end(uv_timer_t *timer) {
 static void watch_end(struct session *s) {
   int64_t left_ms = job_times_left_ms(s->o->options);
   if (left_ms < 0) return;
-  uv_update_time(&s->loop);
-  uv_timer_start(&s->end, on_end, left_ms < END_LOOK_MS ? (uint64_t)left_ms : END_LOOK_MS, 0);
+  loop_timer_in(&s->end, on_end, left_ms < END_LOOK_MS ? (uint64_t)left_ms : END_LOOK_MS);
   uv_unref((uv_handle_t *)&s->end);
 }
 

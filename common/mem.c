@@ -48,6 +48,12 @@ void *xrealloc(void *ptr, size_t size) {
   return checked(realloc(ptr, size ? size : 1));
 }
 
+void *xgrow(void *v, size_t n, size_t *cap, size_t size) {
+  if (n < *cap) return v;
+  *cap = *cap ? 2 * *cap : 8;
+  return xrealloc(v, *cap * size);
+}
+
 char *xstrdup(const char *s) {
   return s ? xmemdup(s, strlen(s)) : NULL;
 }

@@ -16,6 +16,8 @@ void mem_avoid_stalls(void);
 void *xmalloc(size_t size);
 void *xcalloc(size_t count, size_t size); /* zeroed; aborts on overflow of count * size */
 void *xrealloc(void *ptr, size_t size);
+/* An array of n elements, with room for one more. */
+void *xgrow(void *v, size_t n, size_t *cap, size_t size);
 char *xstrdup(const char *s); /* xstrdup(NULL) is NULL */
 char *xstrndup(const char *s, size_t max);
 void *xmemdup(const void *data, size_t size); /* a NUL is added behind the copy */

@@ -246,7 +246,7 @@ int row_hosts_add(struct row_hosts *h, const char *name, size_t len, int64_t slo
   if (slots < 0 || slots > CLUSTER_SLOTS_MAX)
     return err_set(e, -E2BIG, "%.*s has %" PRId64 " slots", (int)len, name, slots);
   if (h->n == NODES_MAX) return err_set(e, -E2BIG, "there are more than %d hosts", NODES_MAX);
-  if (h->n == h->cap) h->v = xrealloc(h->v, (h->cap = h->cap ? 2 * h->cap : 16) * sizeof(*h->v));
+  h->v = xgrow(h->v, h->n, &h->cap, sizeof(*h->v));
   h->v[h->n++] = (struct cluster_host){.name = xstrndup(name, len), .slots = slots, .gpus = -1};
   map_put_n(h->at, name, len, (void *)(uintptr_t)h->n);
   return 0;

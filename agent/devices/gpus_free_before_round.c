@@ -30,6 +30,7 @@
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 
 enum {
   POLL_MS = 250,
@@ -217,8 +218,7 @@ static void check_held(struct device_watch *w, const struct gpus *g) {
       w->said = true;
     }
     uint64_t left = w->o.timeout_ms - spent;
-    uv_update_time(w->o.loop);
-    uv_timer_start(&w->timer, on_poll_timer, left < POLL_MS ? left : POLL_MS, 0);
+    loop_timer_in(&w->timer, on_poll_timer, left < POLL_MS ? left : POLL_MS);
   }
 }
 

@@ -90,15 +90,11 @@ struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, d
   return p;
 }
 
-static void on_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void device_probe_destroy(struct device_probe *p) {
   if (!p) return;
   if (p->helper && !helper_has_exited(p->helper)) killed = helper_pid(p->helper);
   helper_destroy(p->helper);
-  uv_close((uv_handle_t *)&p->timer, on_closed);
+  uv_close((uv_handle_t *)&p->timer, loop_free);
 }
 
 struct waited {

@@ -128,10 +128,7 @@ static void flush_events(struct guard_process *s) {
 static void emit(struct guard_process *s, struct guard_event ev) {
   if (s->sock < 0) return;
   ev.when_ms = boot_ms();
-  if (s->n_events == s->cap_events) {
-    s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
-    s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
-  }
+  s->events = xgrow(s->events, s->n_events, &s->cap_events, sizeof(*s->events));
   s->events[s->n_events++] = ev;
   flush_events(s);
 }
@@ -502,10 +499,7 @@ static void count_spawned(struct guard_process *s, const struct guard_cmd_spawn 
     emit_exec_failed(s, ev, -rc, w->name);
     return;
   }
-  if (s->n_workers == s->cap_workers) {
-    s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
-    s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
-  }
+  s->workers = xgrow(s->workers, s->n_workers, &s->cap_workers, sizeof(*s->workers));
   s->workers[s->n_workers++] = *w;
   s->alive++;
 }

@@ -43,10 +43,7 @@ void proctree_finish(struct proctree *t) {
 }
 
 static void add(struct proctree *t, const struct proc *p) {
-  if (t->n == t->cap) {
-    t->cap = t->cap ? t->cap * 2 : 64;
-    t->v = xrealloc(t->v, t->cap * sizeof(*t->v));
-  }
+  t->v = xgrow(t->v, t->n, &t->cap, sizeof(*t->v));
   t->v[t->n++] = *p;
 }
 

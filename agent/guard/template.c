@@ -247,10 +247,7 @@ bool guard_template_hear(struct template *t, char *word, char *text, size_t size
 /* Workers that wait. ----------------------------------------------------------------------------------------------- */
 
 void guard_template_queue(struct template *t, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS]) {
-  if (t->n_waiting == t->cap_waiting) {
-    t->cap_waiting = t->cap_waiting ? t->cap_waiting * 2 : 8;
-    t->waiting = xrealloc(t->waiting, t->cap_waiting * sizeof(*t->waiting));
-  }
+  t->waiting = xgrow(t->waiting, t->n_waiting, &t->cap_waiting, sizeof(*t->waiting));
   struct waiting_worker *w = &t->waiting[t->n_waiting++];
   *w = (struct waiting_worker){.command = *c, .pair = -1, .by_ms = t->by_ms};
   memcpy(w->fds, fds, sizeof(w->fds));

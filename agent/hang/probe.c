@@ -319,8 +319,7 @@ void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, 
                              .rank = targets[i].rank,
                              .pid = targets[i].pid,
                              .file = targets[i].file ? xstrdup(targets[i].file) : NULL};
-  uv_update_time(p->loop);
-  uv_timer_start(&p->timer, on_deadline, limit_ms, 0);
+  loop_timer_in(&p->timer, on_deadline, limit_ms);
   struct reading *r = xcalloc(1, sizeof(*r));
   r->of = p;
   r->n = p->n;
@@ -351,16 +350,12 @@ struct probe *probe_create(uv_loop_t *loop, const struct probe_callbacks *cb, vo
   return p;
 }
 
-static void on_timer_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void probe_destroy(struct probe *p) {
   if (!p) return;
   finish_probe(p, false);
   for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
     if (p->writings[i]) p->writings[i]->of = NULL;
-  uv_close((uv_handle_t *)&p->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&p->timer, loop_free);
 }
 
 /* What /proc says. ------------------------------------------------------------------------------------------------- */

@@ -29,6 +29,7 @@
 #include "common/system/helper.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 
 enum {
   BRANCH_LINE_MAX = 65536,    /* of its output */
@@ -352,10 +353,6 @@ bool launch_tree_is_paused(const struct launch_tree *t) {
   return t->paused;
 }
 
-static void on_timer_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void launch_tree_destroy(struct launch_tree *t) {
   struct err e = ERR_INIT;
   if (!t) return;
@@ -367,5 +364,5 @@ void launch_tree_destroy(struct launch_tree *t) {
     free(b->seats);
     free(b);
   }
-  uv_close((uv_handle_t *)&t->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&t->timer, loop_free);
 }

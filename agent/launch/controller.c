@@ -71,10 +71,7 @@ void launch_controller_destroy(struct launch_controller *m) {
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
 static struct launch_effect *add_effect(struct launch_controller *m, enum launch_effect_kind kind, int value) {
-  if (m->n_effects == m->cap_effects) {
-    m->cap_effects = m->cap_effects ? 2 * m->cap_effects : 4;
-    m->effects = xrealloc(m->effects, m->cap_effects * sizeof(*m->effects));
-  }
+  m->effects = xgrow(m->effects, m->n_effects, &m->cap_effects, sizeof(*m->effects));
   struct launch_effect *fx = &m->effects[m->n_effects++];
   *fx = (struct launch_effect){.kind = kind, .value = value};
   return fx;

@@ -77,10 +77,7 @@ static int add_host(struct launch_hosts *h, const char *name, int64_t slots, str
                    WORKERS_MAX);
   }
   if (h->n == LAUNCH_HOSTS_MAX) return err_set(e, -E2BIG, "there are more than %d hosts", LAUNCH_HOSTS_MAX);
-  if (h->n == h->cap) {
-    h->cap = h->cap ? 2 * h->cap : 16;
-    h->v = xrealloc(h->v, h->cap * sizeof(*h->v));
-  }
+  h->v = xgrow(h->v, h->n, &h->cap, sizeof(*h->v));
   h->v[h->n++] = (struct launch_host){.name = xstrdup(name), .slots = slots};
   map_put(&h->index, name, (void *)(uintptr_t)h->n);
   return 0;

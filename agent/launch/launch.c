@@ -143,9 +143,8 @@ static void carry_out(struct root *r) {
       break;
     }
   }
-  uint64_t at = earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), now = monotonic_ms();
-  uv_timer_stop(&r->timer);
-  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_deadline_timer, at > now ? at - now : 0, 0);
+  loop_timer_at(&r->timer, on_deadline_timer,
+                earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), monotonic_ms());
 }
 
 static void on_report(void *ctx, const struct launch_report *report) {

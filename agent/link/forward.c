@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include "agent/link/resolve.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/system/log.h"
 #include "common/net/conn.h"
 
@@ -162,8 +163,7 @@ static void begin_call(struct call *c, struct bytes *frame) {
   }
   c->frame = frame;
   c->said = false;
-  uv_update_time(f->o.loop);
-  uv_timer_start(&c->deadline, on_deadline, f->every_ms * 4 / 5, 0);
+  loop_timer_in(&c->deadline, on_deadline, f->every_ms * 4 / 5);
   struct resolve *r = resolve_start(f->o.loop, &c->endpoint, &f->o.words, on_resolved, c);
   if (r) c->resolve = r;
 }

@@ -50,6 +50,7 @@
 #include "common/key/munge.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/net/munge_fetch.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
@@ -588,8 +589,7 @@ static void dial_address(struct link *l) {
   struct attempt *a = new_attempt(l);
   conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
   conn_use_key(&a->conn, l->to->fetched ? l->to->fetched : l->o.key);
-  uv_update_time(l->o.loop);
-  uv_timer_start(&l->timer, on_link_timer, l->timeout_ms ? l->timeout_ms : CONNECT_MS, 0);
+  loop_timer_in(&l->timer, on_link_timer, l->timeout_ms ? l->timeout_ms : CONNECT_MS);
   int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->to->addresses.v[l->at].any, on_connect);
   if (rc) try_next_address(l, rc);
 }
@@ -674,8 +674,7 @@ void link_open(struct link *l, const struct link_to *to) {
   struct resolve *r = resolve_start(l->o.loop, &l->to->endpoint, &l->o.words, on_resolved, l);
   if (!r) return;
   l->resolve = r;
-  uv_update_time(l->o.loop);
-  uv_timer_start(&l->timer, on_link_timer, lookup_ms(l), 0);
+  loop_timer_in(&l->timer, on_link_timer, lookup_ms(l));
 }
 
 void link_send(struct link *l, struct bytes *b) {

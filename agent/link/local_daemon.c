@@ -43,6 +43,7 @@
 #include "common/exit_codes.h"
 #include "common/lines.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/net/socket.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
@@ -151,8 +152,7 @@ static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
 /* The daemon. ------------------------------------------------------------------------------------------------------ */
 
 static void start_timer(struct local_daemon *d, uint64_t ms) {
-  uv_update_time(d->o.loop);
-  uv_timer_start(&d->timer, on_daemon_timer, ms, 0);
+  loop_timer_in(&d->timer, on_daemon_timer, ms);
 }
 
 static void answer_failure(struct local_daemon *d, bool taken, int fatal, const struct err *e) {
@@ -421,10 +421,6 @@ void local_daemon_leave(struct local_daemon *d, bool done) {
   start_timer(d, !d->life ? 0 : done ? DONE_MS : LEFT_MS);
 }
 
-static void on_timer_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void local_daemon_destroy(struct local_daemon *d) {
   if (!d) return;
   if (d->life) {
@@ -433,7 +429,7 @@ void local_daemon_destroy(struct local_daemon *d) {
   }
   remove_state(d);
   reserved_port_close(&d->o.reserved);
-  uv_close((uv_handle_t *)&d->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&d->timer, loop_free);
 }
 
 /* The reserved port. ----------------------------------------------------------------------------------------------- */

@@ -84,10 +84,7 @@ static struct sdk_head head_of(uint16_t type) {
 
 /* Valid until the next. */
 static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kind, const struct worker_conn *c) {
-  if (s->n_events == s->cap_events) {
-    s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
-    s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
-  }
+  s->events = xgrow(s->events, s->n_events, &s->cap_events, sizeof(*s->events));
   struct sdk_event *ev = &s->events[s->n_events++];
   *ev = (struct sdk_event){.kind = kind, .round = s->round, .local_rank = c->local_rank, .pid = c->pid, .uid = c->uid};
   return ev;
@@ -423,10 +420,7 @@ static void conn_read(struct worker_conn *c) {
 static void conn_create(struct sdk_server *s, int fd, const struct ucred *who) {
   struct worker_conn *c = xcalloc(1, sizeof(*c));
   *c = (struct worker_conn){.of = s, .fd = fd, .pid = who->pid, .uid = who->uid, .index = s->n_conns};
-  if (s->n_conns == s->cap_conns) {
-    s->cap_conns = s->cap_conns ? s->cap_conns * 2 : 16;
-    s->conns = xrealloc(s->conns, s->cap_conns * sizeof(struct worker_conn *));
-  }
+  s->conns = xgrow(s->conns, s->n_conns, &s->cap_conns, sizeof(*s->conns));
   s->conns[s->n_conns++] = c;
   struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
   if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev))

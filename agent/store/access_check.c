@@ -31,6 +31,7 @@
 #include "common/buf.h"
 #include "common/deadline.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/system/socket_owner.h"
@@ -140,12 +141,9 @@ static enum c10d_admission judge_local(struct access_check *d, const struct c10d
 static void on_timer(uv_timer_t *timer);
 
 static void set_timer(struct access_check *d) {
-  uint64_t at = replies_deadline(d->replies), now = monotonic_ms();
+  uint64_t at = replies_deadline(d->replies);
   if (d->server) at = earliest(at, inquiry_deadline(d->inquiry));
-  uv_timer_stop(&d->timer);
-  if (!d->here || at == UINT64_MAX) return;
-  uv_update_time(d->o.loop);
-  uv_timer_start(&d->timer, on_timer, at > now ? at - now : 0, 0);
+  loop_timer_at(&d->timer, on_timer, d->here ? at : UINT64_MAX, monotonic_ms());
 }
 
 /* One that is due leaves in the next turn of the loop, with all that come in this one. */
@@ -339,15 +337,11 @@ struct access_check *access_check_create(const struct access_check_options *o) {
   return d;
 }
 
-static void on_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void access_check_destroy(struct access_check *d) {
   if (!d) return;
   inquiry_destroy(d->inquiry);
   replies_destroy(d->replies);
   allowed_addrs_finish(&d->allowed);
   socket_owners_close(&d->owners);
-  uv_close((uv_handle_t *)&d->timer, on_closed);
+  uv_close((uv_handle_t *)&d->timer, loop_free);
 }

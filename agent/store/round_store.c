@@ -32,6 +32,7 @@
 #include <unistd.h>
 #include "agent/link/host_addrs.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/net/c10d_server.h"
 #include "common/net/socket.h"
 #include "common/system/log.h"
@@ -290,10 +291,6 @@ void round_store_close(struct round_store *r) {
 
 /* The object ------------------------------------------------------------------------------------------------------- */
 
-static void on_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 int round_store_create(const struct round_store_options *o, struct round_store **out, struct err *e) {
   struct round_store *r = xcalloc(1, sizeof *r);
   r->o = *o;
@@ -320,5 +317,5 @@ void round_store_destroy(struct round_store *r) {
   round_store_close(r);
   ready_close(&r->ready);
   access_check_destroy(r->access);
-  uv_close((uv_handle_t *)&r->retry, on_closed);
+  uv_close((uv_handle_t *)&r->retry, loop_free);
 }

@@ -262,12 +262,8 @@ struct store_watch *store_watch_create(const struct store_watch_options *o) {
   return w;
 }
 
-static void on_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void store_watch_destroy(struct store_watch *w) {
   if (!w) return;
   store_watch_end(w);
-  uv_close((uv_handle_t *)&w->timer, on_closed);
+  uv_close((uv_handle_t *)&w->timer, loop_free);
 }

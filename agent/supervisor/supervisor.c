@@ -34,10 +34,7 @@
 
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind) {
   struct supervisor_effects *fx = s->fx;
-  if (fx->n == fx->cap) {
-    fx->cap = fx->cap ? 2 * fx->cap : 16;
-    fx->v = xrealloc(fx->v, fx->cap * sizeof *fx->v);
-  }
+  fx->v = xgrow(fx->v, fx->n, &fx->cap, sizeof(*fx->v));
   struct supervisor_effect *e = &fx->v[fx->n++];
   memset(e, 0, sizeof *e);
   e->kind = kind;

@@ -51,6 +51,7 @@
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 #include "common/system/rations.h"
 
 enum {
@@ -269,8 +270,7 @@ static void report_deaths(struct round_driver *r) {
       first = due;
   }
   if (first != UINT64_MAX) {
-    uv_update_time(r->o.loop);
-    uv_timer_start(&r->death_timer, on_death_timer, first - now, 0);
+    loop_timer_in(&r->death_timer, on_death_timer, first - now);
   } else if (r->clear) {
     r->clear = false;
     read_workers(r); /* their last records before they died */
@@ -790,12 +790,7 @@ static void on_guard_timer(uv_timer_t *timer) {
 }
 
 static void arm_guard_timer(struct round_driver *r) {
-  uint64_t at = guard_watch_deadline(&r->watch), now = boot_ms();
-  if (r->closing) return;
-  uv_timer_stop(&r->guard_timer);
-  if (at == UINT64_MAX) return;
-  uv_update_time(r->o.loop);
-  uv_timer_start(&r->guard_timer, on_guard_timer, at > now ? at - now : 0, 0);
+  if (!r->closing) loop_timer_at(&r->guard_timer, on_guard_timer, guard_watch_deadline(&r->watch), boot_ms());
 }
 
 /* Other effects. --------------------------------------------------------------------------------------------------- */

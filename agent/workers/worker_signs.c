@@ -24,6 +24,7 @@
 #include "agent/hang/ras_port.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
+#include "common/system/loop.h"
 
 struct hang_watch {
   struct round_options o;
@@ -104,8 +105,7 @@ static void on_done(void *ctx) {
     on_held(&h->timer);
     return;
   }
-  uv_update_time(h->o.loop);
-  uv_timer_start(&h->timer, on_held, h->hold_ms - now_ms, 0);
+  loop_timer_in(&h->timer, on_held, h->hold_ms - now_ms);
 }
 
 /* The local ranks that can be looked at, the suspect first. */
@@ -217,15 +217,11 @@ struct hang_watch *hang_watch_create(const struct round_options *o, struct relay
   return h;
 }
 
-static void on_timer_closed(uv_handle_t *handle) {
-  free(handle->data);
-}
-
 void hang_watch_destroy(struct hang_watch *h) {
   if (!h) return;
   probe_destroy(h->probe);
   evidence_drop(&h->collector);
   ras_port_close(&h->ras);
   hang_files_destroy(h->files);
-  uv_close((uv_handle_t *)&h->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&h->timer, loop_free);
 }

@@ -128,3 +128,17 @@ void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_
   what(work);
   after(work, 0);
 }
+
+void loop_timer_in(uv_timer_t *timer, uv_timer_cb cb, uint64_t ms) {
+  uv_update_time(timer->loop);
+  uv_timer_start(timer, cb, ms, 0);
+}
+
+void loop_timer_at(uv_timer_t *timer, uv_timer_cb cb, uint64_t at_ms, uint64_t now_ms) {
+  uv_timer_stop(timer);
+  if (at_ms != UINT64_MAX) loop_timer_in(timer, cb, at_ms > now_ms ? at_ms - now_ms : 0);
+}
+
+void loop_free(uv_handle_t *handle) {
+  free(handle->data);
+}

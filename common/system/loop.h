@@ -27,4 +27,11 @@ int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e);
 /* uv_queue_work in the agent's pool, which it starts if need be. If that fails, both functions are called at once. */
 void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_cb after);
 
+/* Starts a timer, once. ms count from now, not from the beginning of this turn of the loop. */
+void loop_timer_in(uv_timer_t *timer, uv_timer_cb cb, uint64_t ms);
+/* The same until at_ms, or stops it: UINT64_MAX. now_ms: of the same clock. */
+void loop_timer_at(uv_timer_t *timer, uv_timer_cb cb, uint64_t at_ms, uint64_t now_ms);
+/* For uv_close: frees the object that the handle is part of, its `data`. */
+void loop_free(uv_handle_t *handle);
+
 #endif
