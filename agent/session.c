@@ -89,7 +89,6 @@ struct session {
   struct later *first, **last;
   struct bytes *death_report;
   char *daemon_log;
-  bool writing; /* --verdict-file */
   bool stepping, exiting, suspended, pool_is_due;
   bool leaving; /* exiting, and nobody reads the last lines any more */
   bool ended;   /* the job, as the mind has heard; else it goes on without this agent */
@@ -127,29 +126,6 @@ static void set_death_report(struct session *s, const struct bytes *frame) {
     buf_finish(&all);
   }
   leave_death_report(s);
-}
-
-struct verdict_write {
-  uv_work_t work;
-  struct session *s;
-  struct buf text;
-  int error;
-};
-
-/* In the pool, so a disk that hangs blocks nothing. Several agents may share the name on one disk: each writes its own
- * file beside it, and the last rename wins. */
-static void write_verdict(uv_work_t *work) {
-  struct verdict_write *w = work->data;
-  w->error = file_replace(w->s->o->options->verdict_file, w->text.data, w->text.len, 0666, true);
-}
-
-static void on_verdict_written(uv_work_t *work, int status) {
-  struct verdict_write *w = work->data;
-  const char *file = w->s->o->options->verdict_file;
-  if (w->error) log_warn("--verdict-file %s cannot be written: %s", file, strerror(-w->error));
-  w->s->writing = false;
-  buf_finish(&w->text);
-  free(w);
 }
 
 /* The pool has threads before the workers may have used up the limit. Log files and names have started it before, and so
@@ -211,14 +187,13 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     s->ended = fx->ending->heard;
     if (s->o->options->verdict_file) {
       const struct supervisor_config *c = s->o->supervisor;
-      struct verdict_write *w = xcalloc(1, sizeof(*w));
+      struct buf text = BUF_INIT;
       char when[32];
       struct tm tm;
       strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
-      *w = (struct verdict_write){.work = {.data = w}, .s = s, .text = BUF_INIT};
-      verdict_json(fx->ending, c->job, c->host, when, &w->text);
-      s->writing = true;
-      loop_work(&s->loop, &w->work, write_verdict, on_verdict_written);
+      verdict_json(fx->ending, c->job, c->host, when, &text);
+      /* Several agents may share the name on one disk: the last one's stays. */
+      loop_replace_file(&s->loop, "--verdict-file", s->o->options->verdict_file, &text, true);
     }
     break;
   case SUP_EXIT: begin_exit(s, fx->exit.code); break;
@@ -433,8 +408,8 @@ static void leave(struct session *s) {
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
   if (!s->leaving && !log_queries_is_followed(s->log_queries)) leave(s);
-  bool done = s->leaving && !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) &&
-              !round_is_busy(s->round) && !s->writing && event_sinks_are_closed(s->events);
+  bool done = s->leaving && !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !loop_writes() &&
+              event_sinks_are_closed(s->events);
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 

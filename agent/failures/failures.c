@@ -29,26 +29,12 @@
 struct failure_transfer {
   uv_work_t work;
   struct failures *of;
-  struct failure *to; /* reading; NULL: given up */
+  struct failure *to; /* NULL: given up */
   uint32_t local_rank;
   char *file;
-  struct buf data; /* read, or to be written */
-  int error;       /* negative errno */
+  struct buf data;
+  int error; /* negative errno */
 };
-
-static void transfer_free(struct failure_transfer *t) {
-  buf_finish(&t->data);
-  free(t->file);
-  free(t);
-}
-
-static struct failure_transfer *transfer_create(struct failures *f, const char *file) {
-  struct failure_transfer *t = xcalloc(1, sizeof(*t));
-  t->of = f;
-  t->file = xstrdup(file);
-  t->work.data = t;
-  return t;
-}
 
 /* Reading. --------------------------------------------------------------------------------------------------------- */
 
@@ -96,15 +82,16 @@ static void on_read(uv_work_t *work, int status) {
     if (!status) take(k, t);
     t->of->on_read(t->of->ctx);
   }
-  transfer_free(t);
+  buf_finish(&t->data);
+  free(t->file);
+  free(t);
 }
 
 void failures_read(struct failures *f, struct failure *k, uint32_t local_rank) {
   if (!k->file || k->reading) return;
-  struct failure_transfer *t = transfer_create(f, k->file);
-  t->to = k;
-  t->local_rank = local_rank;
-  k->reading = t;
+  struct failure_transfer *t = k->reading = xcalloc(1, sizeof(*t));
+  *t = (struct failure_transfer){.of = f, .to = k, .local_rank = local_rank, .file = xstrdup(k->file)};
+  t->work.data = t;
   loop_work(f->loop, &t->work, do_read, on_read);
 }
 
@@ -128,22 +115,8 @@ void failure_finish(struct failure *k) {
 
 /* Handing up. ------------------------------------------------------------------------------------------------------ */
 
-/* In the pool. */
-static void do_write(uv_work_t *work) {
-  struct failure_transfer *t = work->data;
-  t->error = file_replace(t->file, t->data.data, t->data.len, 0666, false);
-}
-
-static void on_written(uv_work_t *work, int status) {
-  struct failure_transfer *t = work->data;
-  if (t->of) t->of->writing = NULL;
-  if (t->of && t->error) log_warn("the error file %s cannot be written: %s", t->file, strerror(-t->error));
-  transfer_free(t);
-}
-
 void failures_hand_up(struct failures *f, const char *file, const struct failure_cause *cause) {
-  if (f->writing) return;
-  struct failure_transfer *t = transfer_create(f, file);
+  struct buf all = BUF_INIT;
   const struct failure *k = cause->worker;
   int status = cause->worker_status;
   /* As PyTorch counts: a signal is negative. */
@@ -157,16 +130,7 @@ void failures_hand_up(struct failures *f, const char *file, const struct failure
     text = error_file_make(cause->message ? cause->message : sentence, whole, (int64_t)time(NULL), cause->code);
     free(sentence);
   }
-  buf_puts(&t->data, text ? text : "{}");
+  buf_puts(&all, text ? text : "{}");
   free(text);
-  f->writing = t;
-  loop_work(f->loop, &t->work, do_write, on_written);
-}
-
-bool failures_is_busy(const struct failures *f) {
-  return f->writing != NULL;
-}
-
-void failures_finish(struct failures *f) {
-  if (f->writing) f->writing->of = NULL;
+  loop_replace_file(f->loop, "the error file", file, &all, false);
 }

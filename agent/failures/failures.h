@@ -11,15 +11,11 @@
 #include "agent/failures/error_file.h"
 #include "common/buf.h"
 
-/* Zero but for the first three, which its owner sets. */
 struct failures {
   uv_loop_t *loop;
   void (*on_read)(void *ctx); /* a file that failures_read asked for was read, or could not be */
   void *ctx;
-  struct failure_transfer *writing;
 };
-
-void failures_finish(struct failures *f); /* a file that is being written is still written */
 
 /* One worker's. Part of the caller's record of the worker; all zero at first. */
 struct failure {
@@ -45,6 +41,5 @@ struct failure_cause {
 };
 /* Writes it to `file`, in uv's pool: the worker's own words, else the verdict, else what the code means. */
 void failures_hand_up(struct failures *f, const char *file, const struct failure_cause *cause);
-bool failures_is_busy(const struct failures *f); /* that is under way */
 
 #endif

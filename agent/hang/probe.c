@@ -17,8 +17,6 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,15 +61,6 @@ struct found {
   char *path;       /* until it is started */
 };
 
-/* A report being written in the pool. */
-struct writing {
-  uv_work_t work;
-  struct probe *of;
-  char *file;
-  struct buf text;
-  int error;
-};
-
 struct probe {
   uv_loop_t *loop;
   struct probe_callbacks cb;
@@ -84,36 +73,12 @@ struct probe {
   size_t n;
   struct helper *tool;   /* NULL: none runs */
   struct found *subject; /* of the tool */
-  struct writing *writings[PROBE_TARGETS_MAX];
 };
 
 static void finish_probe(struct probe *p, bool tell);
 static void start_next(struct probe *p);
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
-
-/* In the pool. */
-static void do_write(uv_work_t *work) {
-  struct writing *w = work->data;
-  int fd = open(w->file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd < 0) w->error = errno;
-  for (size_t at = 0; fd >= 0 && at < w->text.len && !w->error;) {
-    ssize_t n = write(fd, w->text.data + at, w->text.len - at);
-    if (n < 0 && errno != EINTR) w->error = errno;
-    if (n > 0) at += (size_t)n;
-  }
-  if (fd >= 0) close(fd);
-}
-
-static void on_written(uv_work_t *work, int status) {
-  struct writing *w = work->data;
-  if (w->of && w->error) log_warn("the report of a hang cannot be written to %s: %s", w->file, strerror(w->error));
-  for (size_t i = 0; w->of && i < PROBE_TARGETS_MAX; i++)
-    if (w->of->writings[i] == w) w->of->writings[i] = NULL;
-  buf_finish(&w->text);
-  free(w->file);
-  free(w);
-}
 
 /* frames: only "#0 ..." and "Thread ..." */
 static void show_lines(struct probe *p, const char *text, const char *before, bool frames, const char *file) {
@@ -153,13 +118,7 @@ static void show_found(struct probe *p, size_t i) {
   }
   if (f->file) {
     if (f->stack.len) buf_printf(&text, "\n%s says:\n%s", f->tool, buf_text(&f->stack));
-    struct writing *w = xcalloc(1, sizeof(*w));
-    *w = (struct writing){.of = p, .file = xstrdup(f->file), .text = text};
-    text = (struct buf)BUF_INIT;
-    w->work.data = w;
-    if (p->writings[i]) p->writings[i]->of = NULL; /* an earlier round's, whose disk hangs */
-    p->writings[i] = w;
-    loop_work(p->loop, &w->work, do_write, on_written);
+    loop_replace_file(p->loop, "the report of a hang", f->file, &text, false);
   }
   buf_finish(&text);
 }
@@ -334,12 +293,6 @@ void probe_end(struct probe *p) {
   finish_probe(p, false);
 }
 
-bool probe_is_busy(const struct probe *p) {
-  for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
-    if (p->writings[i]) return true;
-  return false;
-}
-
 struct probe *probe_create(uv_loop_t *loop, const struct probe_callbacks *cb, void *ctx) {
   struct probe *p = xcalloc(1, sizeof(*p));
   p->loop = loop;
@@ -353,8 +306,6 @@ struct probe *probe_create(uv_loop_t *loop, const struct probe_callbacks *cb, vo
 void probe_destroy(struct probe *p) {
   if (!p) return;
   finish_probe(p, false);
-  for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
-    if (p->writings[i]) p->writings[i]->of = NULL;
   uv_close((uv_handle_t *)&p->timer, loop_free);
 }
 

@@ -73,6 +73,5 @@ void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, 
                  uint32_t limit_ms);
 /* Logs what was found so far and kills tools. No callback follows. */
 void probe_end(struct probe *p);
-bool probe_is_busy(const struct probe *p); /* a file is being written */
 
 #endif

@@ -856,10 +856,6 @@ struct relay *round_relay(struct round_driver *r) {
   return r->relay;
 }
 
-bool round_is_busy(const struct round_driver *r) {
-  return failures_is_busy(&r->failures) || hang_watch_is_busy(r->hang);
-}
-
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
 static bool is_store_used(void *ctx) {

@@ -71,7 +71,6 @@ char **round_env(const struct round_driver *r, uint32_t round);
 /* Writes why the agent exits with `code` (not 0) to the error file of the program that started the agent
  * (TORCHELASTIC_ERROR_FILE), if there is one. */
 void round_hand_up(struct round_driver *r, int code);
-bool round_is_busy(const struct round_driver *r); /* a file is being written */
 
 /* Asks the guard to end. No event follows. Lines still go to the terminal. */
 void round_close(struct round_driver *r);

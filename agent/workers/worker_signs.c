@@ -193,10 +193,6 @@ const char *hang_watch_ras_addr(const struct hang_watch *h) {
   return h->ras.addr[0] ? h->ras.addr : NULL;
 }
 
-bool hang_watch_is_busy(const struct hang_watch *h) {
-  return probe_is_busy(h->probe);
-}
-
 struct hang_watch *hang_watch_create(const struct round_options *o, struct relay *relay) {
   static const struct probe_callbacks callbacks = {on_fact, on_facts, on_done};
   struct hang_watch *h = xcalloc(1, sizeof(*h));

@@ -26,7 +26,6 @@ void hang_watch_look(struct hang_watch *h, struct worker *v); /* by local rank *
 /* suspect: the local rank to begin with; -1: none. stacks: print those of the workers, unless an option says no. `v`
  * stays where it is. */
 void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level, bool stacks);
-void hang_watch_end(struct hang_watch *h);           /* the workers are being stopped: no tool may hold them now */
-bool hang_watch_is_busy(const struct hang_watch *h); /* a file is being written */
+void hang_watch_end(struct hang_watch *h); /* the workers are being stopped: no tool may hold them now */
 
 #endif

@@ -20,10 +20,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "common/system/clock.h"
 #include "common/system/file.h"
+#include "common/system/log.h"
 #include "common/mem.h"
 
 enum {
@@ -127,6 +129,44 @@ void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_
   if (loop_start_pool(loop, LOOP_POOL_AGENT, NULL) == 0 && uv_queue_work(loop, work, what, after) == 0) return;
   what(work);
   after(work, 0);
+}
+
+struct replacing {
+  uv_work_t work;
+  const char *what;
+  char *path;
+  struct buf text;
+  bool through;
+  int error;
+};
+
+static unsigned writes;
+
+static void do_replace(uv_work_t *work) {
+  struct replacing *w = work->data;
+  w->error = file_replace(w->path, w->text.data, w->text.len, 0666, w->through);
+}
+
+static void on_replaced(uv_work_t *work, int status) {
+  struct replacing *w = work->data;
+  if (w->error) log_warn("%s %s cannot be written: %s", w->what, w->path, strerror(-w->error));
+  writes--;
+  buf_finish(&w->text);
+  free(w->path);
+  free(w);
+}
+
+void loop_replace_file(uv_loop_t *loop, const char *what, const char *path, struct buf *text, bool through) {
+  struct replacing *w = xcalloc(1, sizeof(*w));
+  *w = (struct replacing){.what = what, .path = xstrdup(path), .text = *text, .through = through};
+  w->work.data = w;
+  *text = (struct buf)BUF_INIT;
+  writes++;
+  loop_work(loop, &w->work, do_replace, on_replaced);
+}
+
+unsigned loop_writes(void) {
+  return writes;
 }
 
 void loop_timer_in(uv_timer_t *timer, uv_timer_cb cb, uint64_t ms) {

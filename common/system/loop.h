@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <uv.h>
+#include "common/buf.h"
 #include "common/err.h"
 
 enum {
@@ -26,6 +27,11 @@ bool loop_was_opened(void);
 int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e);
 /* uv_queue_work in the agent's pool, which it starts if need be. If that fails, both functions are called at once. */
 void loop_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb what, uv_after_work_cb after);
+
+/* Replaces the file (file_replace) in that pool, so a disk that hangs blocks nothing. Takes the text. A failure is logged:
+ * "WHAT PATH cannot be written". */
+void loop_replace_file(uv_loop_t *loop, const char *what, const char *path, struct buf *text, bool through);
+unsigned loop_writes(void); /* such files that are not written yet */
 
 /* Starts a timer, once. ms count from now, not from the beginning of this turn of the loop. */
 void loop_timer_in(uv_timer_t *timer, uv_timer_cb cb, uint64_t ms);
