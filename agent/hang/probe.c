@@ -319,9 +319,8 @@ void probe_destroy(struct probe *p) {
  * A worker is often a shell whose only child does the work (sh -c "python train.py"). The child is looked at instead
  * of the waiting shell, if there is exactly one.
  *
- * Threads mostly wait in few places, so they are counted by state and place. A place is the wait channel, a function
- * of the kernel, or the name of the system call if the kernel hides it ("0", for all but the owner). Only root can see
- * the stack in the kernel. */
+ * Threads mostly wait in few places, so they are counted by state and place. A place is the wait channel, a function of
+ * the kernel. Only root can see the stack in the kernel. */
 
 enum { DEPTH_MAX = 4 };
 
@@ -333,47 +332,18 @@ static size_t read_file(pid_t pid, pid_t tid, const char *file, char *text, size
   return n > 0 ? (size_t)n : 0;
 }
 
-#define CALL(name)                                                                                                     \
-  { SYS_##name, #name }
-static const struct {
-  long number;
-  const char *name;
-} calls[] = {
-    CALL(read),      CALL(write),           CALL(readv),         CALL(writev),
-    CALL(pread64),   CALL(pwrite64),        CALL(openat),        CALL(close),
-    CALL(ioctl),     CALL(fsync),           CALL(flock),         CALL(fcntl),
-    CALL(nanosleep), CALL(clock_nanosleep), CALL(futex),         CALL(ppoll),
-    CALL(pselect6),  CALL(epoll_pwait),     CALL(recvfrom),      CALL(recvmsg),
-    CALL(sendto),    CALL(sendmsg),         CALL(connect),       CALL(accept4),
-    CALL(wait4),     CALL(waitid),          CALL(rt_sigsuspend), CALL(rt_sigtimedwait),
-    CALL(mmap),      CALL(munmap),          CALL(madvise),       CALL(exit_group),
-#ifdef SYS_poll
-    CALL(poll),      CALL(select),          CALL(epoll_wait),    CALL(pause),
-    CALL(open),      CALL(accept),
-#endif
-};
-#undef CALL
-
-/* "running", "-1 ...", or the call's number and its arguments. */
-static void read_call(pid_t pid, pid_t tid, char out[PROBE_WHERE_MAX]) {
-  char text[256], *end;
-  out[0] = '\0';
-  if (!read_file(pid, tid, "syscall", text, sizeof(text))) return;
-  long number = strtol(text, &end, 10);
-  if (end == text || number < 0) return;
-  snprintf(out, PROBE_WHERE_MAX, "system call %ld", number);
-  for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
-    if (calls[i].number == number) snprintf(out, PROBE_WHERE_MAX, "%s", calls[i].name);
+/* Whether it waits for a child. */
+static bool is_in_wait(pid_t pid) {
+  char text[256];
+  long number = read_file(pid, pid, "syscall", text, sizeof(text)) ? strtol(text, NULL, 10) : 0;
+  return number == SYS_wait4 || number == SYS_waitid;
 }
 
 static void read_where(pid_t pid, pid_t tid, char state, char out[PROBE_WHERE_MAX]) {
   char text[PROBE_WHERE_MAX];
   out[0] = '\0';
   if (state == 'R') return;
-  if (read_file(pid, tid, "wchan", text, sizeof(text)) && strcmp(text, "0") != 0)
-    memcpy(out, text, sizeof(text));
-  else
-    read_call(pid, tid, out);
+  if (read_file(pid, tid, "wchan", text, sizeof(text)) && strcmp(text, "0") != 0) memcpy(out, text, sizeof(text));
 }
 
 /* "[<0>] hrtimer_nanosleep+0x74/0xf0\n..." to "hrtimer_nanosleep < ..." */
@@ -429,9 +399,8 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   for (int depth = 0; depth < DEPTH_MAX && p.state == 'S'; depth++) {
     /* The only child of a process that waits for it. */
     struct proc child;
-    char text[64], call[PROBE_WHERE_MAX], *end, *rest;
-    read_call(f->pid, f->pid, call);
-    if (strncmp(call, "wait", 4) != 0 || !read_file(f->pid, f->pid, "children", text, sizeof(text))) break;
+    char text[64], *end, *rest;
+    if (!is_in_wait(f->pid) || !read_file(f->pid, f->pid, "children", text, sizeof(text))) break;
     long next = strtol(text, &end, 10);
     bool only = end != text && strtol(end, &rest, 10) == 0 && next > 0 && next <= INT_MAX;
     if (!only || !read_stat((pid_t)next, (pid_t)next, &child)) break;
@@ -447,7 +416,6 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   const char *base = strrchr(to, '/');
   f->python = strncmp(base ? base + 1 : to, "python", 6) == 0;
   read_where(f->pid, f->pid, p.state, f->where);
-  read_call(f->pid, f->pid, f->call);
   read_stack(f->pid, f->stack);
   read_threads(f);
 }
@@ -462,7 +430,6 @@ void probe_put(const struct probe_facts *f, pid_t worker, struct buf *out) {
   buf_puts(out, " (");
   buf_put_escaped(out, f->name, strlen(f->name), sizeof(f->name));
   buf_printf(out, "): state %c%s%s", f->state, f->where[0] ? ", in " : "", f->where);
-  if (f->call[0] && f->state != 'T' && strcmp(f->call, f->where) != 0) buf_printf(out, ", %s", f->call);
   buf_printf(out, ", %u thread%s\n", f->threads, f->threads == 1 ? "" : "s");
   if (f->stack[0]) buf_printf(out, "in the kernel: %s\n", f->stack);
   if (f->threads < 2) return;

@@ -27,8 +27,7 @@ struct probe_facts {
   pid_t pid;                   /* the process looked at: the worker, or the child that a shell waits for */
   char state;                  /* R S D T t Z X I; 0: no such process */
   char name[16];               /* of its main thread */
-  char where[PROBE_WHERE_MAX]; /* in the kernel: wait channel, else system call; "": not known, or it runs */
-  char call[PROBE_WHERE_MAX];  /* system call; "": none, or not known */
+  char where[PROBE_WHERE_MAX]; /* in the kernel: its wait channel; "": not known, or it runs */
   char stack[PROBE_STACK_MAX]; /* in the kernel, "inner < outer < ..."; "": only root can see it */
   bool python;
   unsigned threads; /* at most PROBE_THREADS_MAX are counted */
