@@ -60,14 +60,7 @@
 #include "common/siphash.h"
 #include "daemon/rdzvd.h"
 
-enum {
-  HELP_WIDTH_MIN = 72,
-  HELP_WIDTH_MAX = 100,
-  LOOKUP_MS = 10000,
-  GUARD_MS = 2000,
-  DRAIN_MS = 2000,
-  DRAIN_STEP_MS = 5
-};
+enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, DRAIN_MS = 2000, DRAIN_STEP_MS = 5 };
 
 struct identity {
   char agent_id[AGENT_ID_MAX + 1];
@@ -252,10 +245,10 @@ static int print_settings(const struct agent_options *o, const struct identity *
 
 /* With mpirun, or with srun without a host list, the endpoint is a guess, and no agent may run there. The first agent
  * checks it, instead of waiting. */
-static int check_endpoint(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {
+static int check_endpoint(const struct agent_options *o, const struct identity *id, struct err *e) {
   bool first = o->from.endpoint && id->cluster.first_host_is_uncertain && o->order_key == 0;
   const char *place = o->endpoints->host;
-  if (!first || cluster_lists(place, id->host) || own_addr_is(place, LOOKUP_MS, hung)) return 0;
+  if (!first || cluster_lists(place, id->host) || own_addr_is(place)) return 0;
   return err_set(
       e, -EINVAL,
       "agents would meet on %s (%s), but the first agent that %s started is on %s: give --endpoint %s to all of them",
@@ -315,17 +308,12 @@ static int run_session(struct session_options *s, struct identity *id, const str
   static struct supervisor_config config;
   const struct agent_options *o = s->options;
   struct err e = ERR_INIT;
+  if (o->local_addr && own_addr_find(o->local_addr, id->local_addr, &e)) return fail(EXIT_CODE_USAGE, &e);
   session_start_daemon(s, rdzvd_main, words);
   if (start_guard(s, words, &e)) {
     daemon_process_kill(&s->daemon);
     limit_explain(&e);
     return fail(EXIT_CODE_SYSTEM, &e);
-  }
-  if (o->local_addr && own_addr_find(o->local_addr, LOOKUP_MS, id->local_addr, hung, &e)) {
-    guard_finish(&s->guard, GUARD_MS);
-    daemon_process_kill(&s->daemon);
-    limit_explain(&e);
-    return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }
   if (o->local_addr && !id->local_addr[0])
     log_info("--local-addr %s has no effect: it is a loopback address, which other nodes cannot reach", o->local_addr);
@@ -380,7 +368,6 @@ struct program {
   struct key_origin key_origin;
   int64_t munge_user;
   struct pmi pmi;
-  bool hung; /* a look-up is still in a thread */
 };
 
 enum { GO_ON = -1 }; /* of the first two phases, which else return the exit code */
@@ -456,7 +443,7 @@ static int check_request(struct program *p) {
   if (o->expect && !o->from.expect && !p->launches && !cluster_lists(o->expect, id->host))
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
   if (!o->explain && job_times_check(o, &e)) return fail(code, &e);
-  if (!o->explain && check_endpoint(o, id, &p->hung, &e)) return refuse_words(p, &e);
+  if (!o->explain && check_endpoint(o, id, &e)) return refuse_words(p, &e);
   if (!p->launches && o->munge_user && munge_user_find(o->munge_user, &p->munge_user, &e)) return refuse_words(p, &e);
   if (!(p->command = find_command(o, p->env, &code, &e))) return fail(code, &e);
   if (!o->explain && start_front(&id->cluster, &p->notify, true)) return EXIT_CODE_SYSTEM;
@@ -478,7 +465,7 @@ static int check_request(struct program *p) {
 }
 
 /* 3. Runs it, or prints what would run. */
-static int run_request(struct program *p) {
+static int run_request(struct program *p, bool *hung) {
   static struct numa numa;
   const struct agent_options *o = &p->options;
   struct identity *id = &p->id;
@@ -494,7 +481,7 @@ static int run_request(struct program *p) {
                                     .munge_user = p->munge_user,
                                     .notify = &p->notify,
                                     .front = &front};
-  int code = run_session(&session, id, &(struct copy_words){p->argc, p->argv}, &p->hung);
+  int code = run_session(&session, id, &(struct copy_words){p->argc, p->argv}, hung);
   numa_finish(&numa);
   /* "#SBATCH --requeue" alone restarts a job after a failed node or a preemption, never for its exit code. A job that was
    * started again has a script that knows that. */
@@ -517,8 +504,8 @@ int main(int argc, char **argv) {
   log_init("rdzv-agent", LOG_INFO);
   int code = read_request(&p);
   if (code != GO_ON) return code;
+  bool hung = false;
   if (p.launches && !p.options.explain) { /* with --hosts the agents are other processes */
-    bool hung = false;
     if (start_front(&p.id.cluster, &p.notify, false)) return EXIT_CODE_SYSTEM;
     p.launch.plan.stop_ms = (uint32_t)p.options.stop_timeout_ms;
     if (!p.options.quiet) launch_say_kept(&p.launch, &p.id.cluster);
@@ -529,10 +516,10 @@ int main(int argc, char **argv) {
   }
   code = check_request(&p);
   if (code != GO_ON || !p.command) return code;
-  code = run_request(&p);
+  code = run_request(&p, &hung);
   secret_free(p.key);
   if (p.pmi.fd >= 0) pmi_leave(&p.pmi);
-  if (p.hung) _exit(code);
+  if (hung) _exit(code);
   placed_finish(&p.id.placed);
   cluster_finish(&p.id.cluster);
   opts_file_finish(&p.conf);

@@ -45,14 +45,18 @@ static int fail_to_find(struct err *e, int status, const char *host, const struc
   }
 }
 
+static void take_addresses(struct address_list *found, const struct addrinfo *list) {
+  for (const struct addrinfo *a = list; a && found->n < ADDRESSES_MAX; a = a->ai_next) {
+    if (a->ai_addrlen > sizeof(found->v[0]) || (a->ai_family != AF_INET && a->ai_family != AF_INET6)) continue;
+    memcpy(&found->v[found->n++], a->ai_addr, a->ai_addrlen);
+  }
+}
+
 static void on_found(uv_getaddrinfo_t *req, int status, struct addrinfo *list) {
   struct resolve *r = req->data;
   struct address_list found = {0};
   struct err e = ERR_INIT;
-  for (struct addrinfo *a = list; status == 0 && a && found.n < ADDRESSES_MAX; a = a->ai_next) {
-    if (a->ai_addrlen > sizeof(found.v[0]) || (a->ai_family != AF_INET && a->ai_family != AF_INET6)) continue;
-    memcpy(&found.v[found.n++], a->ai_addr, a->ai_addrlen);
-  }
+  if (status == 0) take_addresses(&found, list);
   uv_freeaddrinfo(list);
   if (found.n == 0) fail_to_find(&e, status ? status : UV_EAI_NONAME, r->endpoint.host, r->words);
   if (r->fn) r->fn(r->ctx, &found, e.code ? &e : NULL);
@@ -112,92 +116,50 @@ bool address_is_local(const union socket_address *a) {
 
 /* Before there is a loop. ------------------------------------------------------------------------------------------ */
 
-/* The address of --local-addr, if it is a name.
- *
- * It must be known before the first message to the daemon, so a separate loop runs until the resolver answers or the
- * deadline passes. A request that still waits for its name server cannot be cancelled; it and the loop stay until the
- * process ends.
+/* The address of --local-addr, if it is a name, must be known before the first message to the daemon. The call returns
+ * when the name servers have answered, or when the resolver gives them up.
  *
  * A name may have several addresses. An address of this machine that is not loopback is best; then any that is not
  * loopback, since other nodes may see one that is on no interface here (a container behind a bridge). A machine whose
  * own name is 127.0.1.1 has no usable address; "" then stands for the daemon's view of it. */
 
-struct lookup {
-  uv_loop_t loop;
-  uv_timer_t timer;
-  bool done, failed;
+static int look_up(const char *name, const char *where, struct address_list *found, struct err *e) {
+  const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  struct addrinfo *list = NULL;
+  int rc = getaddrinfo(name, NULL, &hints, &list);
+  *found = (struct address_list){0};
+  take_addresses(found, list);
+  if (list) freeaddrinfo(list);
+  if (found->n) return 0;
+  int status = rc == 0 || rc == EAI_NONAME || rc == EAI_NODATA ? UV_EAI_NONAME
+               : rc == EAI_AGAIN                               ? UV_EAI_AGAIN
+                                                               : UV_EAI_FAIL;
+  return fail_to_find(e, status, name, &(struct resolve_words){where, RESOLVE_REMEDY});
+}
+
+int own_addr_find(const char *name, char out[ADDR_MAX + 1], struct err *e) {
   struct address_list found;
-  struct err e;
-};
-
-static struct lookup lookup; /* outlives a request that hangs */
-
-static void on_looked_up(void *ctx, const struct address_list *found, const struct err *e) {
-  struct lookup *l = ctx;
-  l->done = true;
-  l->failed = e != NULL;
-  if (e)
-    l->e = *e;
-  else
-    l->found = *found;
-  uv_stop(&l->loop);
-}
-
-static void on_deadline(uv_timer_t *timer) {
-  uv_stop(timer->loop);
-}
-
-/* Resolves until the answer or the deadline. */
-static int look_up(const char *name, const char *option, uint32_t deadline_ms, bool *hung, struct err *e) {
-  struct lookup *l = &lookup;
-  struct endpoint ep = {.port = 1};
-  static char where[40]; /* the request may outlive this call */
-  static const struct resolve_words words = {where, RESOLVE_REMEDY};
-  static bool stuck; /* a name server that never answered still uses `lookup` */
-  if (stuck)
-    return err_set(e, -ETIMEDOUT, "%s %s: the name server does not answer: give a numeric address", option, name);
-  *l = (struct lookup){.done = false};
-  snprintf(ep.host, sizeof(ep.host), "%s", name);
-  int rc = loop_open(&l->loop, e);
-  if (rc) return rc;
-  uv_timer_init(&l->loop, &l->timer);
-  uv_timer_start(&l->timer, on_deadline, deadline_ms, 0);
-  snprintf(where, sizeof(where), "in %s", option);
-  struct resolve *r = resolve_start(&l->loop, &ep, &words, on_looked_up, l);
-  if (!l->done) uv_run(&l->loop, UV_RUN_DEFAULT);
-  *hung = stuck = !l->done;
-  if (!l->done) {
-    resolve_cancel(r);
-    return err_set(e, -ETIMEDOUT, "%s %s: no name server has answered in %u s: give a numeric address", option, name,
-                   (unsigned)(deadline_ms / 1000));
-  }
-  uv_close((uv_handle_t *)&l->timer, NULL);
-  uv_run(&l->loop, UV_RUN_NOWAIT);
-  uv_loop_close(&l->loop);
-  return l->failed ? err_set(e, l->e.code, "%s", l->e.text) : 0;
-}
-
-int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e) {
   snprintf(out, ADDR_MAX + 1, "%s", name);
   if (ipaddr_parse(name).family) return 0;
-  int rc = look_up(name, "--local-addr", deadline_ms, hung, e), best = 0;
+  int rc = look_up(name, "in --local-addr", &found, e), best = 0;
   if (rc) return rc;
   out[0] = '\0';
-  for (size_t i = 0; i < lookup.found.n; i++) {
+  for (size_t i = 0; i < found.n; i++) {
     struct ipaddr ip;
     uint16_t port;
-    socket_address_read(&lookup.found.v[i], &ip, &port);
+    socket_address_read(&found.v[i], &ip, &port);
     /* An address of this machine is best; loopback is none. */
-    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&lookup.found.v[i]);
-    if (w > best) address_text(&lookup.found.v[i], out);
+    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&found.v[i]);
+    if (w > best) address_text(&found.v[i], out);
     if (w > best) best = w;
   }
   return 0;
 }
 
-bool own_addr_is(const char *name, uint32_t deadline_ms, bool *hung) {
-  if (look_up(name, "--endpoint", deadline_ms, hung, NULL)) return true;
-  for (size_t i = 0; i < lookup.found.n; i++)
-    if (address_is_local(&lookup.found.v[i])) return true;
+bool own_addr_is(const char *name) {
+  struct address_list found;
+  if (look_up(name, "in --endpoint", &found, NULL)) return true;
+  for (size_t i = 0; i < found.n; i++)
+    if (address_is_local(&found.v[i])) return true;
   return false;
 }

@@ -41,11 +41,10 @@ void address_text(const union socket_address *a, char out[ADDR_MAX + 1]); /* num
 
 /* Addresses of names, before there is a loop: --local-addr and --endpoint. */
 
-/* Resolves `name`, within deadline_ms: `out` becomes the address at which other nodes reach this one; "": the name has
- * only loopback addresses (as a machine's own name has on Debian). A numeric address is returned as it is. *hung: the
- * name server has not answered and exit() would wait for it: the caller must _exit. */
-int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e);
+/* Resolves `name`: `out` becomes the address at which other nodes reach this one; "": the name has only loopback
+ * addresses (as a machine's own name has on Debian). A numeric address is returned as it is. */
+int own_addr_find(const char *name, char out[ADDR_MAX + 1], struct err *e);
 /* Whether an address of `name` is this machine's; true if unknown. */
-bool own_addr_is(const char *name, uint32_t deadline_ms, bool *hung);
+bool own_addr_is(const char *name);
 
 #endif
