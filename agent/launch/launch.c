@@ -4,9 +4,8 @@
  *     hosts --> branches --> reports --> controller --> log lines, signals, the end
  *                    '--> lines ----> line merger --> relay --> terminal
  *
- * It decides nothing. The relay that an agent uses for its workers prints the agents' lines: it has two pipes, and
- * output that the terminal does not take waits there, not in this loop, which must send pulses. If too much waits,
- * hosts are not read.
+ * It decides nothing. The relay that an agent uses for its own lines prints those of all agents: output that the terminal
+ * does not take waits there, not in this loop, which must send pulses. If too much waits, hosts are not read.
  *
  * The agent on this machine is a branch without ssh, so all agents are stopped, heard and lost in one way.
  *
@@ -32,7 +31,6 @@
 #include "common/err.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
-#include "common/system/stream_writer.h"
 
 enum {
   SIGNALS_MAX = 64,
@@ -40,12 +38,6 @@ enum {
   WAITS_MAX = 1 << 20, /* bytes for the terminal; with more, hosts are not read */
   FLUSH_MS = 15000,    /* at the end, for the terminal to take the rest */
   INDEX_DIGITS_MAX = 6,
-};
-
-struct output {
-  uv_pipe_t pipe;
-  struct outlet outlet;
-  bool open;
 };
 
 struct root {
@@ -62,7 +54,6 @@ struct root {
   struct line_merger *voices;
   struct relay *relay;
   struct log_sink log_sink;
-  struct output to[2]; /* stdout, stderr */
   struct notify *notify;
   bool ending;
   int code;
@@ -75,24 +66,10 @@ static void carry_out(struct root *r);
 
 /* Output. ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_full(const struct root *r, size_t max) {
-  return outlet_waits(&r->to[0].outlet) > max || outlet_waits(&r->to[1].outlet) > max;
-}
-
-static void on_sent(void *ctx) {
-  struct root *r = ctx;
-  if (r->tree && !is_full(r, WAITS_MAX / 2)) launch_tree_pause(r->tree, false);
-}
-
 static void write_line(void *ctx, int std, const char *line, size_t len) {
   struct root *r = ctx;
-  struct output *to = &r->to[std - 1];
-  struct buf text = BUF_INIT;
-  if (!to->open) return;
-  buf_append(&text, line, len);
-  buf_putc(&text, '\n');
-  outlet_send(&to->outlet, &text);
-  if (r->tree && is_full(r, WAITS_MAX)) launch_tree_pause(r->tree, true);
+  relay_pass(r->relay, std, line, len);
+  if (relay_waits(r->relay) > WAITS_MAX) launch_tree_pause(r->tree, true);
 }
 
 static const char *host_of(void *ctx, uint32_t index) {
@@ -169,32 +146,21 @@ static void on_signal(uv_signal_t *handle, int signo) {
   carry_out(r);
 }
 
-/* Notifies the service manager, and at the end waits for the output that the terminal has not taken. */
+/* Notifies the service manager, and reads hosts again when the terminal has taken their output. */
 static void on_beat(uv_timer_t *timer) {
   struct root *r = timer->data;
   uint64_t now = monotonic_ms();
   notify_beat(r->notify, now, NULL, false);
-  if (!r->ending) return;
-  bool empty = !is_full(r, 0);
-  if ((empty && launch_tree_is_over(r->tree)) || now >= r->flush_ms) uv_stop(&r->loop);
+  if (relay_waits(r->relay) < WAITS_MAX / 2) launch_tree_pause(r->tree, false);
+  if (r->ending && (launch_tree_is_over(r->tree) || now >= r->flush_ms)) uv_stop(&r->loop);
 }
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
 static int open_output(struct root *r, const struct agent_options *o, struct err *e) {
-  int fd[2];
-  struct relay_pipes *pipes;
-  struct relay_source all = {.prefix = "", .label = "", .out = {.shown = true}, .err = {.shown = true}};
   enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
   int rc = log_sink_init(&r->log_sink, &r->loop, shown, NULL, e);
   if (rc == 0) rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
-  if (rc == 0) rc = relay_open(r->relay, &all, &pipes, &fd[0], &fd[1], e);
-  for (int i = 0; rc == 0 && i < 2; i++) {
-    struct output *to = &r->to[i];
-    uv_pipe_init(&r->loop, &to->pipe, 0);
-    to->outlet = (struct outlet){.stream = (uv_stream_t *)&to->pipe, .on_sent = on_sent, .ctx = r};
-    to->open = uv_pipe_open(&to->pipe, fd[i]) == 0;
-  }
   if (rc == 0) log_sink_use_relay(&r->log_sink, r->relay);
   return rc;
 }
@@ -213,11 +179,6 @@ static void on_job_control(uv_signal_t *handle, int signo) {
 static void on_front_timer(uv_timer_t *timer) {
   struct root *r = timer->data;
   front_check(r->front, r->watched);
-}
-
-static void close_output(struct output *to) {
-  if (to->open) uv_close((uv_handle_t *)&to->pipe, NULL);
-  to->open = false;
 }
 
 int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, struct front *front,
@@ -272,7 +233,6 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
   carry_out(r);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   front_finish(r->front);
-  /* The relay owns the read ends of the pipes and writes what is in them. */
   launch_tree_destroy(r->tree);
   r->tree = NULL;
   uv_close((uv_handle_t *)&r->timer, NULL);
@@ -280,8 +240,6 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
   uv_close((uv_handle_t *)&r->front_timer, NULL);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (r->signals[i].loop) uv_close((uv_handle_t *)&r->signals[i], NULL);
-  close_output(&r->to[0]);
-  close_output(&r->to[1]);
   uv_run(&r->loop, UV_RUN_NOWAIT);
   uv_run(&r->loop, UV_RUN_NOWAIT);
   log_sink_use_relay(&r->log_sink, NULL);

@@ -161,7 +161,8 @@ struct relay {
   struct recent *recent;
   struct buf say, troubles; /* texts, each with its NUL */
   size_t n_say, dropped;
-  char *status; /* a new one, or NULL */
+  struct buf passed[2]; /* lines of other agents, for stdout and stderr */
+  char *status;         /* a new one, or NULL */
   bool closing, resized, hidden;
   bool settled;          /* hidden, and nothing was left to write since */
   bool ended, abandoned; /* the thread has left its loop; it must free all this */
@@ -437,6 +438,14 @@ static bool take_requests(struct relay *r) {
   }
   buf_clear(&r->say);
   r->n_say = r->dropped = 0;
+  for (int i = 0; i < 2; i++) {
+    for (size_t at = 0, len; at < r->passed[i].len; at += len + 1) {
+      const char *line = r->passed[i].data + at;
+      len = (size_t)((const char *)memchr(line, '\n', r->passed[i].len - at) - line);
+      sink_line(i ? &r->sinks.err : r->sinks.to_out, "", line, len);
+    }
+    buf_clear(&r->passed[i]);
+  }
   if (r->status) sinks_status(&r->sinks, r->status);
   free(r->status);
   r->status = NULL;
@@ -480,6 +489,8 @@ static void relay_free(struct relay *r) {
   free(r->chunk);
   free(r->status);
   buf_finish(&r->say);
+  buf_finish(&r->passed[0]);
+  buf_finish(&r->passed[1]);
   buf_finish(&r->troubles);
   free(r);
 }
@@ -774,6 +785,20 @@ void relay_say(struct relay *r, const char *line) {
   }
   buf_append(&r->say, line, strlen(line) + 1);
   unlock_and_kick(r);
+}
+
+void relay_pass(struct relay *r, int std, const char *line, size_t len) {
+  lock(r);
+  buf_append(&r->passed[std - 1], line, len);
+  buf_putc(&r->passed[std - 1], '\n');
+  unlock_and_kick(r);
+}
+
+size_t relay_waits(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  size_t n = r->passed[0].len + r->passed[1].len;
+  pthread_mutex_unlock(&r->mutex);
+  return n;
 }
 
 void relay_status(struct relay *r, const char *line) {

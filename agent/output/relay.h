@@ -96,6 +96,10 @@ void relay_recent(struct relay *r, const struct recent_question *q, struct buf *
 
 /* Prints a log line of the agent to stderr, above the status line. No newline in it. */
 void relay_say(struct relay *r, const char *line);
+/* Prints lines of other agents to stdout (std 1) or stderr (2). No line is dropped: the caller waits while too many bytes
+ * are queued. */
+void relay_pass(struct relay *r, int std, const char *line, size_t len);
+size_t relay_waits(struct relay *r); /* bytes of them that are queued */
 /* Replaces the status line at the bottom; "" removes it. Ignored without .status. */
 void relay_status(struct relay *r, const char *line);
 
