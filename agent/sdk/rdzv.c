@@ -238,6 +238,6 @@ int rdzv_done(struct rdzv *r) {
   uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
   rdzv_flush_progress(r, deadline);
   r->can_rejoin = false;
-  struct sdk_done done = {.head = rdzv_head_of(SDK_DONE)};
+  struct sdk_head done = rdzv_head_of(SDK_DONE);
   return rdzv_sent(r, rdzv_send_record(r, &done, sizeof(done), deadline), "done");
 }

@@ -242,6 +242,10 @@ int rdzv_sent(struct rdzv *r, int rc, const char *what) {
   return rc ? rdzv_lost(r, what) : 0;
 }
 
+int rdzv_tell(struct rdzv *r, const void *record, size_t size, const char *what) {
+  return r->alone ? 0 : rdzv_sent(r, rdzv_send_record(r, record, size, rdzv_deadline_in(RDZV_LAST_MS)), what);
+}
+
 /* Takes one record into r->record. Returns its type; 0: there is none now; negative: the agent is lost. *size: of the
  * record. Records about the whole context are handled here. */
 static int receive(struct rdzv *r, size_t *size) {

@@ -17,12 +17,14 @@
 
 struct entry {
   struct entry *next;
-  struct slice key, value; /* one allocation each */
+  struct slice key, value; /* in `data` */
+  char data[];
 };
 
 struct rdzv_alone {
   struct entry *keys, *queued; /* in the order of their creation */
-  struct rdzv_bytes scratch;   /* the bytes of the last answer if they are not a value of the list */
+  struct entry *popped;        /* the last answer of a queue */
+  struct rdzv_bytes scratch;   /* the bytes of the last answer if they are not a value */
 };
 
 /* The pointer to the entry, or the one at the end of the list. */
@@ -31,51 +33,31 @@ static struct entry **find(struct entry **list, struct slice key) {
   return list;
 }
 
-static char *copy(struct slice a, struct slice b) {
-  char *data = malloc(a.len + b.len + 1);
-  if (!data) return NULL;
-  if (a.len) memcpy(data, a.data, a.len);
-  if (b.len) memcpy(data + a.len, b.data, b.len);
-  return data;
-}
-
-static void entry_free(struct entry *e) {
-  free((void *)(uintptr_t)e->key.data);
-  free((void *)(uintptr_t)e->value.data);
-  free(e);
+/* Puts a followed by b in the place of the entry there, or at the end of the list. */
+static int put(struct entry **place, struct slice key, struct slice a, struct slice b) {
+  struct entry *old = *place, *e = malloc(sizeof(*e) + key.len + a.len + b.len);
+  if (!e) return -ENOMEM;
+  char *value = e->data + key.len;
+  e->next = old ? old->next : NULL;
+  e->key = (struct slice){e->data, key.len};
+  e->value = (struct slice){value, a.len + b.len};
+  if (key.len) memcpy(e->data, key.data, key.len);
+  if (a.len) memcpy(value, a.data, a.len);
+  if (b.len) memcpy(value + a.len, b.data, b.len);
+  *place = e;
+  free(old);
+  return 0;
 }
 
 static void remove_entry(struct entry **place) {
   struct entry *e = *place;
   *place = e->next;
-  entry_free(e);
-}
-
-/* At the end of the list. */
-static int append_entry(struct entry **list, struct slice key, struct slice value) {
-  struct slice none = {0};
-  struct entry *e = calloc(1, sizeof(*e));
-  if (!e) return -ENOMEM;
-  *e = (struct entry){.key = {copy(key, none), key.len}, .value = {copy(value, none), value.len}};
-  if (!e->key.data || !e->value.data) return entry_free(e), -ENOMEM;
-  while (*list) list = &(*list)->next;
-  *list = e;
-  return 0;
+  free(e);
 }
 
 /* Sets the key to a followed by b. */
 static int set_value(struct rdzv_alone *s, struct slice key, struct slice a, struct slice b) {
-  struct entry *e = *find(&s->keys, key);
-  char *value = copy(a, b);
-  int rc = value ? 0 : -ENOMEM;
-  if (!rc && !e) {
-    rc = append_entry(&s->keys, key, (struct slice){value, a.len + b.len});
-    free(value);
-  } else if (!rc) {
-    free((void *)(uintptr_t)e->value.data);
-    e->value = (struct slice){value, a.len + b.len};
-  }
-  return rc;
+  return put(find(&s->keys, key), key, a, b);
 }
 
 static struct slice value_of(struct rdzv_alone *s, struct slice key) {
@@ -123,18 +105,14 @@ static int compare_set(struct rdzv_alone *s, const struct c10d_request *q, struc
   return rc;
 }
 
-static int pop(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
+static void pop(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
   struct entry **place = find(&s->queued, key);
   a->number = count(s->queued, &key);
-  if (!*place) return 0;
-  struct slice value = (*place)->value;
-  char *at = rdzv_bytes_reserve(&s->scratch, value.len + 1);
-  if (!at) return -ENOMEM;
-  memcpy(at, value.data, value.len);
-  s->scratch.len += value.len;
-  a->value = (struct slice){at, value.len};
-  remove_entry(place);
-  return 0;
+  if (!*place) return;
+  s->popped = *place;
+  *place = s->popped->next;
+  s->popped->next = NULL;
+  a->value = s->popped->value;
 }
 
 static int is_any_missing(struct rdzv_alone *s, const struct c10d_request *q) {
@@ -176,8 +154,10 @@ static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10
     a->number = count(s->keys, NULL);
     a->items = (struct slice){s->scratch.data, s->scratch.len};
     return rc;
-  case C10D_QUEUE_PUSH: return append_entry(&s->queued, q->key, q->value);
-  case C10D_QUEUE_POP: return pop(s, q->key, a);
+  case C10D_QUEUE_PUSH:
+    for (place = &s->queued; *place;) place = &(*place)->next;
+    return put(place, q->key, q->value, none);
+  case C10D_QUEUE_POP: return pop(s, q->key, a), 0;
   case C10D_QUEUE_LEN: return a->number = count(s->queued, &q->key), 0;
   default: return -EOPNOTSUPP;
   }
@@ -193,6 +173,8 @@ static int fail(struct rdzv *r, int code) {
 int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers) {
   if (!r->store && !(r->store = calloc(1, sizeof(*r->store)))) return fail(r, -ENOMEM);
   rdzv_bytes_drop(&r->store->scratch, r->store->scratch.len);
+  free(r->store->popped);
+  r->store->popped = NULL;
   for (size_t i = 0; i < n; i++) {
     struct c10d_reply unused;
     int rc = answer(r->store, &q[i], c10d_has_reply(q[i].op) ? answers++ : &unused);
@@ -206,5 +188,6 @@ void rdzv_alone_destroy(struct rdzv_alone *s) {
   while (s->keys) remove_entry(&s->keys);
   while (s->queued) remove_entry(&s->queued);
   rdzv_bytes_free(&s->scratch);
+  free(s->popped);
   free(s);
 }

@@ -40,12 +40,10 @@ unsigned rdzv_checkpoint_bit(struct rdzv *r) {
 }
 
 int rdzv_can_checkpoint(struct rdzv *r) {
-  struct sdk_can_checkpoint can = {.head = rdzv_head_of(SDK_CAN_CHECKPOINT)};
-  if (r->alone || r->checkpoints.can) return 0;
-  int rc = rdzv_sent(r, rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS)), "can checkpoint");
-  if (rc) return rc;
-  r->checkpoints.can = true;
-  return 0;
+  struct sdk_head can = rdzv_head_of(SDK_CAN_CHECKPOINT);
+  int rc = r->checkpoints.can ? 0 : rdzv_tell(r, &can, sizeof(can), "can checkpoint");
+  if (rc == 0) r->checkpoints.can = !r->alone;
+  return rc;
 }
 
 int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
@@ -61,13 +59,12 @@ int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
 }
 
 int rdzv_saved(struct rdzv *r, uint64_t step) {
-  struct sdk_saved saved = {.head = rdzv_head_of(SDK_SAVED), .step = step};
-  if (r->alone) return 0;
-  return rdzv_sent(r, rdzv_send_record(r, &saved, sizeof(saved), rdzv_deadline_in(RDZV_LAST_MS)), "saved");
+  struct sdk_step saved = {.head = rdzv_head_of(SDK_SAVED), .step = step};
+  return rdzv_tell(r, &saved, sizeof(saved), "saved");
 }
 
 int rdzv_saving(struct rdzv *r, bool on) {
-  struct sdk_saving saving = {.head = rdzv_head_of(SDK_SAVING), .on = on};
+  struct sdk_number saving = {.head = rdzv_head_of(SDK_SAVING), .number = on};
   if (r->alone) return 0;
   if (rdzv_is_foreign(r)) return rdzv_lost(r, "saving"); /* progress has a lock */
   uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
@@ -76,9 +73,8 @@ int rdzv_saving(struct rdzv *r, bool on) {
 }
 
 int rdzv_resumed(struct rdzv *r, uint64_t step) {
-  struct sdk_resumed resumed = {.head = rdzv_head_of(SDK_RESUMED), .step = step};
-  if (r->alone) return 0;
-  return rdzv_sent(r, rdzv_send_record(r, &resumed, sizeof(resumed), rdzv_deadline_in(RDZV_LAST_MS)), "resumed");
+  struct sdk_step resumed = {.head = rdzv_head_of(SDK_RESUMED), .step = step};
+  return rdzv_tell(r, &resumed, sizeof(resumed), "resumed");
 }
 
 uint64_t rdzv_saved_step(const struct rdzv *r) {

@@ -145,6 +145,8 @@ int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline);
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline);
 /* The sentence about such a result, if it is an error; returns it. `what` was sent (any thread). */
 int rdzv_sent(struct rdzv *r, int rc, const char *what);
+/* Both, of a record that must arrive; it may wait for RDZV_LAST_MS (any thread). Alone: 0. */
+int rdzv_tell(struct rdzv *r, const void *record, size_t size, const char *what);
 /* Does not wait: -EAGAIN. The caller holds the lock. */
 int rdzv_send_locked(struct rdzv *r, const void *record, size_t size);
 /* Receives all that the agent has sent. Returns 0, or a negative code without a sentence: the agent is lost. */

@@ -50,7 +50,7 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
   if (r->alone) return rdzv_fail(r, -ENOTSUP, "nccl ids: this program runs without an agent; use ncclGetUniqueId");
   int rc = 0;
   if (r->nccl.asked != r->is.round) {
-    struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
+    struct sdk_number want = {.head = rdzv_head_of(SDK_IDS_WANTED), .number = r->is.round};
     rc = rdzv_sent(r, rdzv_send_record(r, &want, sizeof(want), deadline), "nccl ids");
     if (!rc) r->nccl.asked = r->is.round;
   }
@@ -67,7 +67,6 @@ int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_versi
 }
 
 int rdzv_nccl_up(struct rdzv *r) {
-  if (r->alone) return 0;
-  struct sdk_nccl_up up = {.head = rdzv_head_of(SDK_NCCL_UP), .round = r->is.round};
-  return rdzv_sent(r, rdzv_send_record(r, &up, sizeof(up), rdzv_deadline_in(RDZV_LAST_MS)), "nccl up");
+  struct sdk_number up = {.head = rdzv_head_of(SDK_NCCL_UP), .number = r->is.round};
+  return rdzv_tell(r, &up, sizeof(up), "nccl up");
 }

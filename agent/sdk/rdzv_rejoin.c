@@ -21,12 +21,10 @@ bool rdzv_must_rejoin(const struct rdzv *r) {
 }
 
 int rdzv_can_rejoin(struct rdzv *r) {
-  struct sdk_can_rejoin can = {.head = rdzv_head_of(SDK_CAN_REJOIN)};
-  if (r->alone || r->can_rejoin) return 0;
-  int rc = rdzv_sent(r, rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS)), "can rejoin");
-  if (rc) return rc;
-  r->can_rejoin = true;
-  return 0;
+  struct sdk_head can = rdzv_head_of(SDK_CAN_REJOIN);
+  int rc = r->can_rejoin ? 0 : rdzv_tell(r, &can, sizeof(can), "can rejoin");
+  if (rc == 0) r->can_rejoin = !r->alone;
+  return rc;
 }
 
 static int park(struct rdzv *r, const char *reason, uint64_t deadline) {

@@ -35,6 +35,9 @@
 
 enum { TURN_CONNECTIONS = 64, TURN_RECORDS = 16, BACKLOG = 1024 };
 
+/* Of a connection: it has sent CAN_CHECKPOINT; it has sent SAVING with `on`. */
+enum property { CAN, SAVING };
+
 struct worker_conn {
   struct sdk_server *of;
   size_t index; /* in the server's array */
@@ -45,8 +48,7 @@ struct worker_conn {
   bool writing;                           /* epoll is asked for room */
   bool welcome_due, request_due, ids_due; /* there was no room for it yet */
   uint32_t ids_wanted;                    /* of which round; 0: none */
-  bool can;                               /* it has sent CAN_CHECKPOINT */
-  bool saving;                            /* it has sent SAVING with `on` */
+  bool has[2];                            /* enum property */
   bool rejoins;                           /* it has sent CAN_REJOIN */
   bool parked;                            /* it waits for the next round */
   uint32_t local_rank;
@@ -57,8 +59,7 @@ struct rank {
   struct sdk_welcome welcome;
   struct sdk_progress progress;
   bool progressed;              /* not yet reported */
-  uint32_t n_can;               /* how many of its connections can */
-  uint32_t n_saving;            /* how many of them wait for a checkpoint */
+  uint32_t n[2];                /* how many of its connections have each property */
   struct worker_conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
   uint32_t bits;                /* the requests to it */
 };
@@ -92,24 +93,14 @@ static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kin
 
 /* Connections. ----------------------------------------------------------------------------------------------------- */
 
-/* The rank can as long as one of its connections can. */
-static void set_can(struct worker_conn *c, bool can) {
-  struct sdk_server *s = c->of;
-  if (c->can == can) return;
-  c->can = can;
-  uint32_t *n = &s->ranks[c->local_rank].n_can;
-  *n += can ? 1 : (uint32_t)-1;
-  if (*n == (can ? 1 : 0)) add_event(s, SDK_EVENT_CAN, c)->on = can;
-}
-
-/* The rank waits as long as one of its connections does. */
-static void set_saving(struct worker_conn *c, bool saving) {
-  struct sdk_server *s = c->of;
-  if (c->saving == saving) return;
-  c->saving = saving;
-  uint32_t *n = &s->ranks[c->local_rank].n_saving;
-  *n += saving ? 1 : (uint32_t)-1;
-  if (*n == (saving ? 1 : 0)) add_event(s, SDK_EVENT_SAVING, c)->on = saving;
+/* The rank has a property as long as one of its connections does. */
+static void set_property(struct worker_conn *c, enum property which, bool on) {
+  static const enum sdk_event_kind kinds[] = {[CAN] = SDK_EVENT_CAN, [SAVING] = SDK_EVENT_SAVING};
+  if (c->has[which] == on) return;
+  c->has[which] = on;
+  uint32_t *n = &c->of->ranks[c->local_rank].n[which];
+  *n += on ? 1 : (uint32_t)-1;
+  if (*n == (on ? 1 : 0)) add_event(c->of, kinds[which], c)->on = on;
 }
 
 static void stop_rejoining(struct worker_conn *c) {
@@ -122,8 +113,8 @@ static void stop_rejoining(struct worker_conn *c) {
 static void conn_close(struct worker_conn *c) {
   struct sdk_server *s = c->of;
   if (c->local_rank < s->n_ranks) {
-    set_saving(c, false);
-    set_can(c, false);
+    set_property(c, SAVING, false);
+    set_property(c, CAN, false);
   }
   stop_rejoining(c);
   epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* close() does not, while a forked process has the descriptor too */
@@ -217,12 +208,12 @@ void sdk_server_close_round(struct sdk_server *s) {
 
 /* A parked worker, in a round that has just been opened. */
 static void take_over(struct sdk_server *s, struct worker_conn *c) {
-  bool can = c->can;
-  c->parked = c->request_due = c->can = false;
+  bool can = c->has[CAN];
+  c->parked = c->request_due = c->has[CAN] = false;
   s->ranks[c->local_rank].rejoiner = c;
   add_event(s, SDK_EVENT_HELLO, c);
   add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
-  if (can) set_can(c, true);
+  if (can) set_property(c, CAN, true);
   c->welcome_due = true;
   flush(c);
 }
@@ -308,19 +299,10 @@ static bool on_rejoin(struct worker_conn *c, const struct sdk_rejoin *p) {
   if (!c->rejoins) return bad(c, "rejoins, and has not said that it can");
   if (c->parked || p->round != c->of->round)
     return bad(c, "leaves round %u, and is %s round %u", p->round, c->parked ? "parked since" : "in", c->of->round);
-  set_saving(c, false);
+  set_property(c, SAVING, false);
   c->parked = true;
   struct sdk_event *ev = add_event(c->of, SDK_EVENT_PARKED, c);
   snprintf(ev->text, sizeof(ev->text), "%.*s", SDK_REASON_MAX - 1, p->text);
-  return true;
-}
-
-/* A round that is over gets no answer except that it is over. */
-static bool on_ids_wanted(struct worker_conn *c, const struct sdk_ids_wanted *w) {
-  if (w->round == 0) return bad(c, "asks for the ids of round 0, but rounds begin with 1");
-  c->ids_wanted = w->round;
-  c->ids_due = true;
-  flush(c);
   return true;
 }
 
@@ -341,16 +323,16 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   static const size_t sizes[] = {
       [SDK_HELLO] = sizeof(struct sdk_hello),
       [SDK_PROGRESS] = sizeof(struct sdk_progress),
-      [SDK_DONE] = sizeof(struct sdk_done),
-      [SDK_CAN_CHECKPOINT] = sizeof(struct sdk_can_checkpoint),
+      [SDK_DONE] = sizeof(struct sdk_head),
+      [SDK_CAN_CHECKPOINT] = sizeof(struct sdk_head),
       [SDK_CHECKPOINTED] = sizeof(struct sdk_checkpointed),
-      [SDK_CAN_REJOIN] = sizeof(struct sdk_can_rejoin),
+      [SDK_CAN_REJOIN] = sizeof(struct sdk_head),
       [SDK_REJOIN] = sizeof(struct sdk_rejoin),
-      [SDK_IDS_WANTED] = sizeof(struct sdk_ids_wanted),
-      [SDK_NCCL_UP] = sizeof(struct sdk_nccl_up),
-      [SDK_SAVED] = sizeof(struct sdk_saved),
-      [SDK_RESUMED] = sizeof(struct sdk_resumed),
-      [SDK_SAVING] = sizeof(struct sdk_saving),
+      [SDK_IDS_WANTED] = sizeof(struct sdk_number),
+      [SDK_NCCL_UP] = sizeof(struct sdk_number),
+      [SDK_SAVED] = sizeof(struct sdk_step),
+      [SDK_RESUMED] = sizeof(struct sdk_step),
+      [SDK_SAVING] = sizeof(struct sdk_number),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC) return bad(c, "does not speak the protocol of librdzv");
   if (r->head.version != SDK_VERSION) return refuse_version(c, r, size);
@@ -368,27 +350,32 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
     m->progressed = true;
     break;
   }
-  case SDK_CAN_CHECKPOINT: set_can(c, true); break;
+  case SDK_CAN_CHECKPOINT: set_property(c, CAN, true); break;
   case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
   case SDK_CAN_REJOIN: return on_can_rejoin(c);
   case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
-  case SDK_IDS_WANTED: return on_ids_wanted(c, &r->ids_wanted);
+  case SDK_IDS_WANTED: /* a round that is over gets no answer except that it is over */
+    if (r->number.number == 0) return bad(c, "asks for the ids of round 0, but rounds begin with 1");
+    c->ids_wanted = r->number.number;
+    c->ids_due = true;
+    flush(c);
+    break;
   case SDK_NCCL_UP:
-    if (r->nccl_up.round == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
+    if (r->number.number == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
     break;
   case SDK_SAVED:
-    c->of->saved_step = r->saved.step;
-    if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = r->saved.step;
+    c->of->saved_step = r->step.step;
+    if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = r->step.step;
     break;
   case SDK_RESUMED:
-    if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->resumed.step;
+    if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->step.step;
     break;
   case SDK_SAVING:
-    if (!c->parked) set_saving(c, r->saving.on != 0);
+    if (!c->parked) set_property(c, SAVING, r->number.number != 0);
     break;
   default: /* DONE */
-    set_can(c, false);
-    set_saving(c, false);
+    set_property(c, CAN, false);
+    set_property(c, SAVING, false);
     stop_rejoining(c);
     add_event(c->of, SDK_EVENT_DONE, c);
   }

@@ -119,12 +119,16 @@ struct sdk_request {
   uint32_t checkpoint; /* the number of the last request; 0: none */
 };
 
-struct sdk_done {
+/* DONE, CAN_CHECKPOINT and CAN_REJOIN are a head alone. */
+
+struct sdk_step { /* SAVED, RESUMED */
   struct sdk_head head;
+  uint64_t step;
 };
 
-struct sdk_can_checkpoint {
+struct sdk_number { /* SAVING: `on`; IDS_WANTED, NCCL_UP: the round */
   struct sdk_head head;
+  uint32_t number, unused;
 };
 
 struct sdk_checkpointed {
@@ -134,36 +138,12 @@ struct sdk_checkpointed {
   uint64_t step;
 };
 
-struct sdk_saved {
-  struct sdk_head head;
-  uint64_t step;
-};
-
-struct sdk_resumed {
-  struct sdk_head head;
-  uint64_t step;
-};
-
-struct sdk_saving {
-  struct sdk_head head;
-  uint32_t on, unused;
-};
-
-struct sdk_can_rejoin {
-  struct sdk_head head;
-};
-
 enum { SDK_REASON_MAX = 200 };
 
 struct sdk_rejoin {
   struct sdk_head head;
   uint32_t round;            /* the round that it leaves */
   char text[SDK_REASON_MAX]; /* the reason, if it was not asked; else "" */
-};
-
-struct sdk_ids_wanted {
-  struct sdk_head head;
-  uint32_t round, unused;
 };
 
 /* ncclUniqueIds of a round. count 0 and code 0: they are not there yet, and text names the missing nodes. code: there
@@ -178,11 +158,6 @@ struct sdk_ids {
   uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
 };
 
-struct sdk_nccl_up {
-  struct sdk_head head;
-  uint32_t round, unused;
-};
-
 /* Room for any record, aligned. */
 union sdk_record {
   struct sdk_head head;
@@ -192,13 +167,10 @@ union sdk_record {
   struct sdk_progress progress;
   struct sdk_request request;
   struct sdk_checkpointed checkpointed;
-  struct sdk_saved saved;
-  struct sdk_resumed resumed;
-  struct sdk_saving saving;
+  struct sdk_step step;
+  struct sdk_number number;
   struct sdk_rejoin rejoin;
-  struct sdk_ids_wanted ids_wanted;
   struct sdk_ids ids;
-  struct sdk_nccl_up nccl_up;
   uint8_t bytes[SDK_RECORD_MAX];
 };
 

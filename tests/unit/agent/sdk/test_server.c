@@ -110,8 +110,8 @@ UNIT_TEST(test_other_versions) {
 /* Two connections of one rank: it can as long as one of them can. */
 UNIT_TEST(test_who_can_and_cannot_any_more) {
   struct sdk_rig d;
-  struct sdk_can_checkpoint can = {.head = head(SDK_CAN_CHECKPOINT)};
-  struct sdk_done done = {.head = head(SDK_DONE)};
+  struct sdk_head can = head(SDK_CAN_CHECKPOINT);
+  struct sdk_head done = head(SDK_DONE);
   sdk_rig_open(&d, 1, 2);
   int fd[2] = {raw_connect(&d), raw_connect(&d)};
   for (int i = 0; i < 2; i++) {
