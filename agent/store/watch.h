@@ -7,8 +7,7 @@
  * A script that sets MASTER_PORT itself, or has an init_method of its own, makes PyTorch look for a store where no
  * process serves it. PyTorch retries for half an hour and prints nothing. So the agent looks at its workers' processes
  * after 10 s and then every 30 s, as long as the store is not used, and logs one sentence. Many commands need no store,
- * so only a process counts that has loaded PyTorch, has no TCP connection, and waits as PyTorch does: it sleeps between
- * two attempts, or gets no answer.
+ * so only a process counts that has loaded PyTorch and waits as PyTorch does: it sleeps between two attempts.
  *
  * /proc is read in the pool, because a process that hangs in the kernel may block its reader. */
 
@@ -42,23 +41,17 @@ void store_watch_destroy(struct store_watch *w); /* freed when the loop has clos
 
 /* For tests: what a look finds, and what it says. ------------------------------------------------------------------- */
 
-enum { STORE_WATCH_MAX = 512 }; /* processes looked at */
-
-struct store_process {
+struct store_waiter {
   int64_t rank; /* of the worker that it is or descends from */
   pid_t pid;
   char name[16];
-  bool torch;      /* PyTorch is loaded */
-  bool sleeps;     /* its first thread is in nanosleep */
-  bool connected;  /* one of its TCP sockets is connected */
-  bool unanswered; /* a TCP socket of it gets no answer */
 };
 
-/* One look at the workers with these pids and their descendants, in the order of ranks. It blocks. The caller frees
- * *out; returns their number. */
-size_t store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, struct store_process **out);
+/* One look at the workers with these pids and their descendants: how many of them have loaded PyTorch and sleep. *first:
+ * the one of the lowest rank. It blocks. */
+size_t store_watch_look(const pid_t *pids, uint32_t count, int64_t rank_base, struct store_waiter *first);
 /* Appends the sentence, if there is a reason for one. A world of one needs no store, unless its processes are ranks. */
-bool store_watch_put(const struct store_watch_round *r, const struct store_process *v, size_t n, uint64_t elapsed_ms,
+bool store_watch_put(const struct store_watch_round *r, const struct store_waiter *first, size_t n, uint64_t elapsed_ms,
                      struct buf *out);
 
 #endif

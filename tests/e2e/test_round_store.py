@@ -217,13 +217,13 @@ time.sleep(60)
 
 
 def test_a_script_that_looks_for_its_store_elsewhere_is_named(rdzv):
-    """PyTorch sleeps between its attempts, without a connection. Commands that need no store, and those with --store worker, hear nothing."""
+    """PyTorch sleeps between its attempts. Commands that need no store, and those with --store worker, hear nothing."""
     (rdzv.tmp / "libc10.so").write_bytes(b"x" * 4096)
     looks = ["--", sys.executable, "-c", LOOKS]
     quiet = [rdzv.agent("--standalone", "--nproc", 2, *args) for args in (["--store", "worker", *looks], ["--", "sleep", "60"])]
     a = rdzv.agent("--standalone", "--nproc", 2, *looks)
     m = a.expect(r"no worker has connected to the round's store \(MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=(\d+)\) for 1\d s, and rank 0's process (\d+) \(\S+\) has loaded "
-                 r"PyTorch, waits and has no connection; if the script sets MASTER_ADDR or MASTER_PORT, or has an init_method=\"tcp://\.\.\.\", start the job with --store worker", 40)
+                 r"PyTorch and waits; if the script sets MASTER_ADDR or MASTER_PORT, or has an init_method=\"tcp://\.\.\.\", start the job with --store worker", 40)
     assert environ(m[2])["MASTER_PORT"] == m[1], a
     for p in (a, *quiet):
         assert p.end(signal.SIGTERM) == 75, p
