@@ -545,9 +545,6 @@ static void spawn_waiting(struct guard_process *s) {
       do_spawn(s, &f.command, f.fds, GUARD_SPAWN_FDS);
       continue;
     }
-    struct guard_strings strings;
-    if (guard_strings_map(&strings, &f.command, f.fds[0]) == 0) guard_note_folder(strings.v + f.command.argc + 1);
-    guard_strings_finish(&strings);
     close_all(f.fds, GUARD_SPAWN_FDS);
     if (rc) close(f.pair); /* it reads the end, and exits */
     const struct guarded w = {
@@ -644,7 +641,6 @@ static bool stay(struct guard_process *s) {
   s->hold_at_ms = NEVER;
   s->late_round = 0;
   do_fence(s, NEVER);
-  guard_remove_folder();
   guard_stay_begin(&s->stay, &s->template);
   while (s->sock < 0 && s->template.pid > 0 && guard_stay_wait(&s->stay, s->sigchld, &s->template)) {
     struct signalfd_siginfo drop[8];
@@ -883,6 +879,5 @@ _Noreturn void guard_main(const struct guard_birth *birth) {
     if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
   guard_send_death_report(&s.death_report, s.death_report.sealed ? s.key : NULL);
-  guard_remove_folder();
   _exit(0);
 }

@@ -31,6 +31,7 @@
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/system/copy.h"
+#include "common/system/file.h"
 
 int guard_strings_map(struct guard_strings *s, const struct guard_cmd_spawn *c, int fd) {
   *s = (struct guard_strings){.size = c->size};
@@ -73,7 +74,11 @@ _Noreturn static void become_worker(const struct guard_strings *s, const struct 
     int unbound = -errno;
     (void)!write(report, &unbound, sizeof(unbound));
   }
-  guard_make_folder(env);
+  /* The folder of its error file. A file server that hangs delays this worker alone. */
+  static const char name[] = "TORCHELASTIC_ERROR_FILE=";
+  char *const *file = env;
+  while (*file && strncmp(*file, name, sizeof(name) - 1) != 0) file++;
+  if (*file) file_make_folders(*file + sizeof(name) - 1);
   if (!error) {
     environ = env; /* PATH is looked up there */
     execvpe(argv[0], argv, env);
@@ -94,7 +99,6 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
     rc = pipe2(report, O_CLOEXEC | O_NONBLOCK) ? -errno : 0;
     if (!rc) {
       snprintf(name, GUARD_NAME_MAX, "fork");
-      guard_note_folder(strings.v + s->argc + 1);
       *pid = fork();
       if (*pid == 0) become_worker(&strings, s, guard, fds[1], fds[2], report[1]);
       if (*pid < 0) rc = -errno;

@@ -99,11 +99,6 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
                       char name[GUARD_NAME_MAX]);
 /* The sentence for a failed start. */
 void guard_exec_text(int error, const char *name, char *out, size_t size);
-/* error_folders.c: the worker's process makes the folder of the error file that its environment names. The guard
- * notes a temporary one, and at the end removes all of it that is empty. */
-void guard_make_folder(char *const *env);
-void guard_note_folder(char *const *env);
-void guard_remove_folder(void);
 /* suspend.c: SIGSTOP to all descendants of this process, until each of them is stopped; SIGCONT to all of them. */
 void guard_stop_trees(void);
 void guard_continue_trees(void);

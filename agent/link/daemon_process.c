@@ -30,6 +30,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/system/command.h"
+#include "common/system/file.h"
 
 /* The child's numbers. */
 enum { FD_ERR = 2, FD_READY, FD_OWNER, FD_KEY, FD_LISTEN, FD_TALK, FD_END };
@@ -211,20 +212,8 @@ void daemon_process_kill(struct daemon_process *p) {
 
 enum { SWEEP_MAX = 64 }; /* folders that one start removes */
 
-static void empty_folder(int dir_fd) {
-  DIR *dir = fdopendir(dir_fd);
-  for (struct dirent *f; dir && (f = readdir(dir));)
-    if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0) unlinkat(dir_fd, f->d_name, 0);
-  if (dir)
-    closedir(dir);
-  else
-    close(dir_fd);
-}
-
 void private_dir_remove(char *dir) {
-  int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-  if (fd >= 0) empty_folder(fd);
-  if (fd >= 0) rmdir(dir);
+  if (dir) file_remove_folder(dir, 0);
   free(dir);
 }
 
@@ -243,7 +232,7 @@ static bool sweep_one(int place_fd, const char *name) {
     close(fd);
     return false;
   }
-  empty_folder(fd);
+  file_empty_folder(fd, 0);
   return unlinkat(place_fd, name, AT_REMOVEDIR) == 0;
 }
 

@@ -13,9 +13,7 @@
 
 #include "agent/output/log_dir.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,22 +22,16 @@
 #include <unistd.h>
 #include "agent/output/output.h"
 #include "common/mem.h"
+#include "common/system/file.h"
 
 enum { RANDOM_LETTERS = 8, TRIES = 100, DEPTH_MAX = 16 };
 
-/* mkdir -p */
-static int make_directories(const char *dir) {
-  char path[PATH_MAX];
-  size_t n = strlen(dir);
-  if (n >= sizeof(path)) return -ENAMETOOLONG;
-  memcpy(path, dir, n + 1);
-  for (char *p = path + 1; p <= path + n; p++) {
-    if (*p != '/' && *p != '\0') continue;
-    *p = '\0';
-    if (mkdir(path, 0777) != 0 && errno != EEXIST && errno != EROFS) return -errno;
-    if (p < path + n) *p = '/';
-  }
+static int make_place(const char *dir) {
+  char *below = xasprintf("%s/", dir);
   struct stat st;
+  int rc = file_make_folders(below);
+  free(below);
+  if (rc) return rc;
   if (stat(dir, &st) != 0) return -errno;
   return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
@@ -78,7 +70,7 @@ int log_dir_make(struct log_dir *d, const char *place, bool small, const char *r
   const char *tmp = getenv("TMPDIR");
   bool chosen = tmp && *tmp;
   *d = (struct log_dir){0};
-  int rc = place ? make_directories(place) : 0;
+  int rc = place ? make_place(place) : 0;
   if (rc) return err_sys(e, rc, "--log-dir %s cannot be made", place);
   /* A disk takes longer to make and remove five folders than a launch should. */
   if (!place && !(small && !chosen && make_temporary_in(d, "/dev/shm")) && !make_temporary_in(d, chosen ? tmp : "/tmp"))
@@ -92,30 +84,8 @@ int log_dir_make(struct log_dir *d, const char *place, bool small, const char *r
   return rc;
 }
 
-/* Takes fd. Removing the folder shows whether it is empty. */
-static void empty_folder(int fd, int depth) {
-  DIR *dir = fdopendir(fd);
-  if (!dir) {
-    close(fd);
-    return;
-  }
-  for (struct dirent *f; (f = readdir(dir));) {
-    if (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0) continue;
-    if (unlinkat(fd, f->d_name, 0) == 0) continue;
-    int below =
-        depth < DEPTH_MAX ? openat(fd, f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (below >= 0) empty_folder(below, depth + 1);
-    unlinkat(fd, f->d_name, AT_REMOVEDIR);
-  }
-  closedir(dir);
-}
-
 void log_dir_finish(struct log_dir *d) {
-  if (d->temporary && !d->keep) {
-    int fd = open(d->temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) empty_folder(fd, 0);
-    rmdir(d->temporary);
-  }
+  if (d->temporary && !d->keep) file_remove_folder(d->temporary, DEPTH_MAX);
   free(d->temporary);
   free(d->dir);
   *d = (struct log_dir){0};

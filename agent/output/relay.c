@@ -52,6 +52,7 @@
 #include "common/lines.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
+#include "common/system/file.h"
 
 enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };
 
@@ -86,12 +87,7 @@ static int give_up(struct relay_file *f, int error) {
 /* 0, or a negative errno, once: then it has failed. Missing folders are made. */
 static int relay_file_open(struct relay_file *f) {
   if (!f->name || !f->name[0]) return 0;
-  /* Opening the file shows whether that worked. */
-  for (char *p = strchr(f->name + 1, '/'); p; p = strchr(p + 1, '/')) {
-    *p = '\0';
-    mkdir(f->name, 0777);
-    *p = '/';
-  }
+  file_make_folders(f->name); /* opening the file shows whether that worked */
   f->fd = open(f->name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   return f->fd < 0 ? give_up(f, -errno) : 0;
 }

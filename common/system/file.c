@@ -7,13 +7,16 @@
 
 #include "common/system/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
 
@@ -88,4 +91,39 @@ int file_fill_standard(struct err *e) {
   if (fd < 0) return err_sys(e, -errno, "cannot open /dev/null");
   close(fd);
   return 0;
+}
+
+int file_make_folders(const char *file) {
+  char *path = xstrdup(file);
+  int rc = 0;
+  for (char *p = *path ? strchr(path + 1, '/') : NULL; p && !rc; p = strchr(p + 1, '/')) {
+    *p = '\0';
+    if (mkdir(path, 0777) != 0 && errno != EEXIST && errno != EROFS) rc = -errno;
+    *p = '/';
+  }
+  free(path);
+  return rc;
+}
+
+void file_empty_folder(int fd, int depth) {
+  DIR *dir = fdopendir(fd);
+  if (!dir) {
+    close(fd);
+    return;
+  }
+  for (struct dirent *f; (f = readdir(dir));) {
+    if (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0) continue;
+    if (unlinkat(fd, f->d_name, 0) == 0 || depth == 0) continue;
+    int below = openat(fd, f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (below >= 0) file_empty_folder(below, depth - 1);
+    unlinkat(fd, f->d_name, AT_REMOVEDIR); /* fails if it is not empty */
+  }
+  closedir(dir);
+}
+
+void file_remove_folder(const char *dir, int depth) {
+  int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return;
+  file_empty_folder(fd, depth);
+  rmdir(dir);
 }

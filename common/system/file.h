@@ -32,4 +32,12 @@ void file_random_name(char out[FILE_RANDOM_SIZE]);
 /* Opens /dev/null as each of the descriptors 0 to 2 that is closed, so that no other file becomes one of them. */
 int file_fill_standard(struct err *e);
 
+/* Makes the folders above the file that are missing, as mkdir -p does. 0 or negative errno. */
+int file_make_folders(const char *file);
+/* Removes what is in the folder, and in folders below it down to `depth`, by descriptors, without following links. Takes
+ * fd. */
+void file_empty_folder(int fd, int depth);
+/* The same, and the folder, if it is empty then. */
+void file_remove_folder(const char *dir, int depth);
+
 #endif
