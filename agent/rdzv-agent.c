@@ -436,6 +436,15 @@ static int check_request(struct program *p) {
             (unsigned)geteuid());
     return fail(EXIT_CODE_SYSTEM, &e);
   }
+  char self[24];
+  ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+  self[n > 0 ? n : 0] = '\0';
+  if (!o->explain && n > 0 && strtol(self, NULL, 10) != getpid()) {
+    err_set(&e, -ESRCH,
+            "/proc is that of an outer PID namespace, so this agent could not find its workers' processes: mount it in "
+            "this one (unshare --mount-proc)");
+    return fail(EXIT_CODE_SYSTEM, &e);
+  }
   log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
   if (!o->quiet) log_lines(LOG_INFO, o->notes);
   if (!host_reaches_loopback())

@@ -389,7 +389,7 @@ static int kill_all(const struct hunt *h, uint32_t deadline_ms) {
     for (size_t i = 0; i < t.n; i++) {
       if (h->top && (t.v[i].state == 'Z' || t.v[i].state == 'X')) continue; /* top's to reap */
       proc_signal(&t.v[i], SIGKILL);
-      if (!h->variable && t.v[i].pid > 0 && t.v[i].ppid == getpid()) waitpid(t.v[i].pid, NULL, WNOHANG | __WALL);
+      if (!h->variable && t.v[i].ppid == getpid()) waitpid(t.v[i].pid, NULL, WNOHANG | __WALL);
       left++;
     }
     empty = left ? 0 : empty + 1;

@@ -200,7 +200,7 @@ static size_t count_kept(const struct guard_process *s) {
 }
 
 static bool is_kept(struct guard_process *s, pid_t pid) {
-  const struct guarded *w = pid > 0 ? find_worker(s, pid) : NULL;
+  const struct guarded *w = find_worker(s, pid);
   return w && w->kept && !w->reaped;
 }
 
@@ -215,7 +215,7 @@ static bool is_spared(struct guard_process *s, const struct proctree *t, const s
   for (size_t depth = 0; p && depth < t->n; depth++) {
     if (is_kept(s, p->pid) || (p->ppid == getpid() && is_spared_child(s, p->pid))) return true;
     const struct proc *parent = NULL;
-    for (size_t i = 0; i < t->n && !parent && p->ppid > 0; i++)
+    for (size_t i = 0; i < t->n && !parent; i++)
       if (t->v[i].pid == p->ppid) parent = &t->v[i];
     p = parent;
   }
@@ -256,7 +256,7 @@ static void signal_all(struct guard_process *s, int signo) {
   struct proctree t = PROCTREE_INIT;
   proctree_children(&t);
   for (size_t i = 0; i < t.n; i++) {
-    pid_t pid = t.v[i].pid, group = pid > 0 ? getpgid(pid) : 0; /* 0: gone meanwhile */
+    pid_t pid = t.v[i].pid, group = getpgid(pid); /* -1: gone meanwhile */
     const struct guarded *w = find_worker(s, pid), *leader = find_worker(s, group);
     if ((w && !w->reaped) || (leader && !leader->reaped)) continue; /* signal_worker has sent it */
     if (is_spared_child(s, pid)) continue;
@@ -278,8 +278,7 @@ static void tell_late_born(struct guard_process *s) {
   proctree_children(&t);
   for (size_t i = 0; i < t.n; i++) {
     const struct guarded *w = find_worker(s, t.v[i].pid);
-    if (t.v[i].pid > 0 && !(w && !w->reaped) && !is_spared_child(s, t.v[i].pid) &&
-        (t.v[i].start + 1) * tick_ms > s->told_ms)
+    if (!(w && !w->reaped) && !is_spared_child(s, t.v[i].pid) && (t.v[i].start + 1) * tick_ms > s->told_ms)
       kill(t.v[i].pid, s->signo);
   }
   proctree_finish(&t);
@@ -292,7 +291,7 @@ static bool group_left(struct guard_process *s) {
   bool left = false;
   proctree_children(&t);
   for (size_t i = 0; i < t.n && !left; i++)
-    left = t.v[i].pid > 0 && find_worker(s, getpgid(t.v[i].pid)) != NULL && !is_spared_child(s, t.v[i].pid);
+    left = find_worker(s, getpgid(t.v[i].pid)) != NULL && !is_spared_child(s, t.v[i].pid);
   proctree_finish(&t);
   return left;
 }

@@ -12,11 +12,8 @@
  * all, which is exact: every descendant hangs on a chain of parents, and a chain whose link dies is hung on the
  * subreaper.
  *
- * Numbers. A PID namespace may still have the /proc of an outer one. Then /proc shows outer numbers, and a signal to
- * such a number would hit no process or the wrong one. /proc/self is the number under which /proc knows us. If that is
- * not our pid, trees are built from /proc's numbers. Each process's line NSpid has its numbers, from the outermost
- * namespace to its innermost, and shows which one is ours to use. All descendants are in our namespace or further in,
- * so they have one.
+ * /proc must be that of this PID namespace: a signal to an outer number would hit the wrong process. The agent refuses
+ * to start otherwise (rdzv-agent.c).
  *
  * A pid can be used again. A child that was not waited for keeps its pid, so signals to children are safe; for deeper
  * ones the start time is read once more before the signal. That leaves a window of microseconds, in which the kernel
@@ -63,62 +60,22 @@ bool proc_parse(const char *stat, struct proc *p) {
   if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &p->state,
              &ppid, &flags, &start) != 4)
     return false;
-  p->ppid = p->parent = ppid;
-  p->entry = p->pid;
+  p->ppid = ppid;
   p->start = start;
   p->dying = p->state == 'Z' || p->state == 'X' || (flags & (PF_EXITING | PF_SIGNALED)) != 0;
   return p->pid > 0;
 }
 
-/* At most size - 1 bytes of /proc/ENTRY/FILE, as a string. */
-static bool read_file(pid_t entry, const char *file, char *text, size_t size) {
+/* At most size - 1 bytes of /proc/PID/FILE, as a string. */
+static bool read_file(pid_t pid, const char *file, char *text, size_t size) {
   char path[40];
-  snprintf(path, sizeof(path), "/proc/%d/%s", (int)entry, file);
+  snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
   return file_read_text(path, text, size) > 0; /* 0: it went between open and read */
 }
 
-static bool read_entry(pid_t entry, struct proc *p) {
+bool proc_read(pid_t pid, struct proc *p) {
   char text[1024];
-  return read_file(entry, "stat", text, sizeof(text)) && proc_parse(text, p);
-}
-
-/* How /proc counts. ------------------------------------------------------------------------------------------------ */
-
-struct view {
-  pid_t self; /* our entry */
-  int depth;  /* which of a process's numbers is ours to use, from 1; 0: the entry itself, there is only one */
-};
-
-/* The number at `depth` of a process's NSpid line, or 0; depth 0: how many there are. */
-static pid_t namespace_pid(pid_t entry, int depth) {
-  char text[4096];
-  if (!read_file(entry, "status", text, sizeof(text))) return 0;
-  const char *at = strstr(text, "\nNSpid:");
-  if (!at) return 0;
-  at += strlen("\nNSpid:");
-  int n = 0;
-  for (char *end; *at && *at != '\n'; at = end) {
-    pid_t pid = (pid_t)strtol(at, &end, 10);
-    if (end == at) break;
-    if (++n == depth) return pid;
-  }
-  return depth ? 0 : n;
-}
-
-static struct view look(void) {
-  char text[24];
-  ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
-  text[n > 0 ? n : 0] = '\0';
-  pid_t self = (pid_t)strtol(text, NULL, 10);
-  if (self <= 0 || self == getpid()) return (struct view){.self = getpid()};
-  return (struct view){.self = self, .depth = (int)namespace_pid(self, 0)};
-}
-
-/* From /proc's numbers to ours; `parent` is p's, or NULL. */
-static void translate(const struct view *view, struct proc *p, const struct proc *parent) {
-  if (view->depth == 0) return;
-  p->pid = namespace_pid(p->entry, view->depth);
-  p->ppid = p->parent == view->self ? getpid() : parent ? namespace_pid(parent->entry, view->depth) : 0;
+  return read_file(pid, "stat", text, sizeof(text)) && proc_parse(text, p);
 }
 
 static void scan(struct proctree *t) {
@@ -127,12 +84,11 @@ static void scan(struct proctree *t) {
   if (!d) return;
   struct proc p;
   for (struct dirent *entry; (entry = readdir(d));)
-    if (isdigit((unsigned char)entry->d_name[0]) && read_entry((pid_t)strtol(entry->d_name, NULL, 10), &p)) add(t, &p);
+    if (isdigit((unsigned char)entry->d_name[0]) && proc_read((pid_t)strtol(entry->d_name, NULL, 10), &p)) add(t, &p);
   closedir(d);
 }
 
 void proctree_children(struct proctree *t) {
-  struct view view = look();
   struct buf text = BUF_INIT;
   int rc = file_drain(open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC), SIZE_MAX, &text);
   buf_puts(&text, "");
@@ -141,80 +97,52 @@ void proctree_children(struct proctree *t) {
     struct proc p;
     char *at = text.data, *end;
     for (long pid; (pid = strtol(at, &end, 10)) > 0 && end != at; at = end)
-      if (read_entry((pid_t)pid, &p)) add(t, &p);
+      if (proc_read((pid_t)pid, &p)) add(t, &p);
   } else {
     scan(t);
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++)
-      if (t->v[i].parent == view.self) t->v[kept++] = t->v[i];
+      if (t->v[i].ppid == getpid()) t->v[kept++] = t->v[i];
     t->n = kept;
   }
-  for (size_t i = 0; i < t->n; i++) translate(&view, &t->v[i], NULL);
   buf_finish(&text);
 }
 
-static int by_entry(const void *a, const void *b) {
+static int by_pid(const void *a, const void *b) {
   const struct proc *p = a, *q = b;
-  return (p->entry > q->entry) - (p->entry < q->entry);
-}
-
-static const struct proc *find_entry(const struct proctree *t, pid_t entry) {
-  struct proc key = {.entry = entry};
-  return bsearch(&key, t->v, t->n, sizeof(*t->v), by_entry);
-}
-
-/* Marks the descendants of `root` among t's entries, which are in order; returns how many there are. */
-static size_t mark(const struct proctree *t, bool *is, pid_t root, pid_t spare) {
-  size_t count = 0, before;
-  do {
-    before = count;
-    for (size_t i = 0; i < t->n; i++) {
-      const struct proc *p = &t->v[i];
-      if (is[i] || p->entry == spare || p->entry == root) continue;
-      const struct proc *parent = find_entry(t, p->parent);
-      if (p->parent != root && !(parent && is[parent - t->v])) continue;
-      is[i] = true;
-      count++;
-    }
-  } while (count > before);
-  return count;
-}
-
-/* Under which number /proc has a descendant of ours; 0: it has none. */
-static pid_t entry_of(const struct proctree *t, const struct view *view, const bool *ours, pid_t pid) {
-  if (view->depth == 0 || pid == 0) return pid;
-  for (size_t i = 0; i < t->n; i++)
-    if (ours[i] && namespace_pid(t->v[i].entry, view->depth) == pid) return t->v[i].entry;
-  return 0;
+  return (p->pid > q->pid) - (p->pid < q->pid);
 }
 
 void proctree_descendants(struct proctree *t, pid_t top, pid_t spare) {
-  struct view view = look();
+  pid_t root = top ? top : getpid();
+  size_t kept = 0, count = 0, before;
   scan(t);
   if (t->n == 0) return;
-  qsort(t->v, t->n, sizeof(*t->v), by_entry);
-  bool *is = xcalloc(t->n, sizeof(*is)), *ours = xcalloc(t->n, sizeof(*ours));
-  mark(t, ours, view.self, 0);
-  pid_t root = top ? entry_of(t, &view, ours, top) : view.self;
-  if (root > 0) mark(t, is, root, entry_of(t, &view, ours, spare));
-  for (size_t i = 0; i < t->n; i++)
-    if (is[i]) translate(&view, &t->v[i], find_entry(t, t->v[i].parent));
-  size_t kept = 0;
+  qsort(t->v, t->n, sizeof(*t->v), by_pid);
+  bool *is = xcalloc(t->n, sizeof(*is));
+  do {
+    before = count;
+    for (size_t i = 0; i < t->n; i++) {
+      const struct proc *p = &t->v[i], key = {.pid = p->ppid};
+      if (is[i] || p->pid == spare || p->pid == root) continue;
+      const struct proc *parent = bsearch(&key, t->v, t->n, sizeof(*t->v), by_pid);
+      is[i] = p->ppid == root || (parent && is[parent - t->v]);
+      count += is[i];
+    }
+  } while (count > before);
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) t->v[kept++] = t->v[i];
   t->n = kept;
-  free(ours);
   free(is);
 }
 
 void proctree_marked(struct proctree *t, const char *variable) {
-  struct view view = look();
   struct buf env = BUF_INIT;
   size_t kept = 0, size = strlen(variable) + 1;
   char path[40];
   scan(t);
   for (size_t i = 0; i < t->n; i++) {
-    snprintf(path, sizeof(path), "/proc/%d/environ", (int)t->v[i].entry);
+    snprintf(path, sizeof(path), "/proc/%d/environ", (int)t->v[i].pid);
     buf_clear(&env);
     buf_putc(&env, '\0'); /* every variable has a NUL before and behind it */
     file_drain(open(path, O_RDONLY | O_CLOEXEC), SIZE_MAX, &env);
@@ -226,34 +154,15 @@ void proctree_marked(struct proctree *t, const char *variable) {
       found = memcmp(nul + 1, variable, size) == 0;
     }
     if (!found || t->v[i].state == 'Z') continue;
-    t->v[kept] = t->v[i];
-    translate(&view, &t->v[kept++], NULL);
+    t->v[kept++] = t->v[i];
   }
   t->n = kept;
   buf_finish(&env);
 }
 
-bool proc_read(pid_t pid, struct proc *p) {
-  struct view view = look();
-  if (view.depth == 0) return read_entry(pid, p);
-  if (pid == getpid() && read_entry(view.self, p)) {
-    p->pid = pid;
-    return true;
-  }
-  struct proctree t = PROCTREE_INIT;
-  bool found = false;
-  proctree_descendants(&t, 0, 0);
-  for (size_t i = 0; i < t.n && !found; i++) {
-    found = t.v[i].pid == pid;
-    if (found) *p = t.v[i];
-  }
-  proctree_finish(&t);
-  return found;
-}
-
 bool proc_signal(const struct proc *p, int signo) {
   struct proc now;
-  if (p->pid > 0 && read_entry(p->entry, &now) && now.start == p->start && now.state != 'Z' && now.state != 'X')
+  if (proc_read(p->pid, &now) && now.start == p->start && now.state != 'Z' && now.state != 'X')
     return kill(p->pid, signo) == 0 || errno != EPERM;
   return true;
 }
@@ -261,6 +170,6 @@ bool proc_signal(const struct proc *p, int signo) {
 uid_t proc_uid(const struct proc *p) {
   char text[4096];
   unsigned real, effective;
-  const char *at = read_file(p->entry, "status", text, sizeof(text)) ? strstr(text, "\nUid:") : NULL;
+  const char *at = read_file(p->pid, "status", text, sizeof(text)) ? strstr(text, "\nUid:") : NULL;
   return at && sscanf(at, "\nUid: %u %u", &real, &effective) == 2 ? effective : (uid_t)-1;
 }

@@ -10,11 +10,10 @@
 #include <sys/types.h>
 
 struct proc {
-  pid_t pid, ppid;     /* in this process's PID namespace; 0: not visible there */
-  pid_t entry, parent; /* in /proc's PID namespace, which may be an outer one */
-  char state;          /* R S D T t Z X I; Z: dead, waiting for its parent */
-  bool dying;          /* killed by a signal or in exit, even if its parent does not know yet */
-  uint64_t start;      /* clock ticks after boot: pid and start together identify a process */
+  pid_t pid, ppid;
+  char state;     /* R S D T t Z X I; Z: dead, waiting for its parent */
+  bool dying;     /* killed by a signal or in exit, even if its parent does not know yet */
+  uint64_t start; /* clock ticks after boot: pid and start together identify a process */
   char name[16];
 };
 
@@ -28,9 +27,9 @@ struct proctree {
 
 void proctree_finish(struct proctree *t);
 
-/* The content of /proc/PID/stat; entry and pid, parent and ppid are the same then. False: not in that form. */
+/* The content of /proc/PID/stat. False: not in that form. */
 bool proc_parse(const char *stat, struct proc *p);
-/* This process or a descendant; false: no such process. */
+/* False: no such process. */
 bool proc_read(pid_t pid, struct proc *p);
 
 /* Children of this process, which must have one thread only. Cheap: one file. */

@@ -395,7 +395,6 @@ void probe_read(pid_t pid, struct probe_facts *f) {
   struct proc p;
   *f = (struct probe_facts){.pid = pid};
   if (pid <= 0 || !proc_read(pid, &p)) return;
-  f->pid = p.entry;
   for (int depth = 0; depth < DEPTH_MAX && p.state == 'S'; depth++) {
     /* The only child of a process that waits for it. */
     struct proc child;

@@ -149,10 +149,9 @@ def test_kill_9_leaves_nothing(rdzv, kind, victim):
     rdzv.gone(E2E_NODE="1")
 
 
-def inside(rdzv, proc, *args):
-    """An agent in a PID namespace whose process 1 is a shell that stays. /proc is mounted anew, as every runtime does, or is the outer
-    one, with other numbers for the same processes. Returns the launcher, and the agent's pid out here."""
-    enter = [*NAMESPACE, *(["--mount-proc"] if proc == "own" else [])]
+def inside(rdzv, *args):
+    """An agent in a PID namespace whose process 1 is a shell that stays. Returns the launcher, and the agent's pid out here."""
+    enter = [*NAMESPACE, "--mount-proc"]
     if not works(*enter):
         pytest.skip("unshare --mount-proc is not permitted here")
     a = rdzv.agent("--nproc", 2, *args, wrap=[*enter, "sh", "-c", '"$@"; echo "it ended with $?"; sleep 300', "sh"])
@@ -166,16 +165,20 @@ def only_the_shell_is_left(rdzv):
     until(lambda: f"only the shell and its sleep are left, now {names()}", lambda: names() == ["sh", "sleep", "unshare"])
 
 
-inside_namespaces = pytest.mark.parametrize("proc", [pytest.param("own", marks=needs_namespaces), pytest.param("outer", marks=needs_namespaces)])
+@needs_namespaces
+def test_the_proc_of_an_outer_namespace(rdzv):
+    """Its numbers are those of other processes in here."""
+    a = rdzv.agent("--standalone", "true", wrap=NAMESPACE)
+    assert a.exit(10) == 71 and len(a.err) == 1 and a.says("/proc is that of an outer PID namespace.*unshare --mount-proc"), a
 
 
-@inside_namespaces
-def test_agent_inside_a_namespace(rdzv, proc):
+@needs_namespaces
+def test_agent_inside_a_namespace(rdzv):
     """What ignores SIGTERM, in sessions of its own, is killed inside too; nobody else is."""
     stranger = subprocess.Popen(["sleep", "300"])
     try:
         worker = 'trap "" TERM;' + WORKER.replace("trap 'echo", ": 'echo")
-        a, agent = inside(rdzv, proc, "--stop-timeout", "1s", "--", "sh", "-c", worker)
+        a, agent = inside(rdzv, "--stop-timeout", "1s", "--", "sh", "-c", worker)
         os.kill(agent, signal.SIGTERM)
         a.expect("it ended with 75", 10)
         only_the_shell_is_left(rdzv)
@@ -187,10 +190,10 @@ def test_agent_inside_a_namespace(rdzv, proc):
     rdzv.gone()
 
 
-@inside_namespaces
+@needs_namespaces
 @pytest.mark.parametrize("victim", ["agent", "guard"])
-def test_kill_9_inside_a_namespace(rdzv, proc, victim):
-    a, pid = inside(rdzv, proc, "--", "sh", "-c", WORKER)
+def test_kill_9_inside_a_namespace(rdzv, victim):
+    a, pid = inside(rdzv, "--", "sh", "-c", WORKER)
     if victim == "guard":
         (pid,) = [p for p in rdzv.pids() if comm(p) == "rdzv-guard"]
     os.kill(pid, signal.SIGKILL)
