@@ -207,18 +207,6 @@ def test_a_temporary_folder_stays_for_an_error_file_that_was_told(rdzv, tmp):
     assert json.loads(file.read_text())["message"]["message"] == "ValueError: boom"
 
 
-@pytest.mark.parametrize("wrote", [False, True])
-def test_a_killed_agent_leaves_only_what_workers_wrote(rdzv, tmp, wrote):
-    text = "echo why > $TORCHELASTIC_ERROR_FILE;" if wrote else ""
-    a = agent(rdzv, "--standalone", "--", "sh", "-c", f"[ $RANK = 0 ] || {{ {text} :; }}; touch up.$RANK; exec sleep 60")
-    until(lambda: f"workers run\n{a}", lambda: all((rdzv.tmp / f"up.{i}").exists() for i in (0, 1)))
-    assert len(list(tmp.iterdir())) == 1
-    a.end()
-    rdzv.gone()
-    left = [str(p.relative_to(tmp)) for p in tmp.rglob("*") if not p.is_dir() or not any(p.iterdir())]
-    assert (len(left), left and left[0].endswith("/attempt_0/1/error.json")) == (1, True) if wrote else left == [], left
-
-
 # ---------------------------------------------------------------- error files
 
 
