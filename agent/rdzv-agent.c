@@ -447,8 +447,6 @@ static int check_request(struct program *p) {
   }
   log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
   if (!o->quiet) log_lines(LOG_INFO, o->notes);
-  if (!host_reaches_loopback())
-    log_warn("the loopback interface is down, so workers cannot meet at %s: ip link set lo up", host_loopback());
   if (o->expect && !o->from.expect && !p->launches && !cluster_lists(o->expect, id->host))
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
   if (!o->explain && job_times_check(o, &e)) return fail(code, &e);

@@ -32,20 +32,6 @@ const char *host_loopback(void) {
   return found;
 }
 
-/* Binding and the routes may stay while the interface is down. */
-bool host_reaches_loopback(void) {
-  struct ifaddrs *list;
-  bool seen = false, up = false;
-  if (getifaddrs(&list) != 0) return true; /* not known */
-  for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-    if (!(i->ifa_flags & IFF_LOOPBACK)) continue;
-    up = up || (i->ifa_flags & IFF_UP);
-    seen = true;
-  }
-  freeifaddrs(list);
-  return up || !seen;
-}
-
 /* The addresses of interfaces with these flags. */
 static size_t list_addrs(unsigned flags, struct ipaddr out[HOST_ADDRS_MAX]) {
   struct ifaddrs *list;

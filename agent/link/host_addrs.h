@@ -4,7 +4,6 @@
 
 /* The addresses of this machine's interfaces. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include "common/endpoint.h"
 #include "proto/msg.h"
@@ -13,8 +12,6 @@ enum { HOST_ADDRS_MAX = 1024 };
 
 /* This machine's loopback address: 127.0.0.1, or ::1 in a name space without IPv4. The same in each call. */
 const char *host_loopback(void);
-/* False: nothing of this machine can connect to it, because the loopback interface is down. */
-bool host_reaches_loopback(void);
 /* All of them, with loopback; returns how many. */
 size_t host_addrs(struct ipaddr out[HOST_ADDRS_MAX]);
 /* For HELLO: addresses by which other machines may know this one, without loopback and link-local; separated by

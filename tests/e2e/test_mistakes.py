@@ -165,14 +165,6 @@ def test_an_endpoint_that_each_machine_has_for_itself(rdzv, lan, host):
     assert len([l for l in a.err if re.match(said, l)]) == 1 and a.says(rf"failed before its first round: .*; other machines cannot reach the daemon at {host}:29400"), a
 
 
-def test_the_loopback_interface_is_down(rdzv, lan):
-    """As in a new network name space. The job itself needs none, but its workers do."""
-    a = rdzv.agent("--standalone", "--", "true", wrap=[*lan[0], "sh", "-c", 'ip link set lo down && exec "$@"', "sh"])
-    assert a.exit(15) == 0 and a.says("the loopback interface is down, so workers cannot meet at 127.0.0.1: ip link set lo up"), a
-    a = rdzv.agent("--standalone", "--", "true", wrap=lan[1])
-    assert a.exit(15) == 0 and not a.says("loopback"), a
-
-
 def test_unknown_host(rdzv, lan):
     a = rdzv.agent("--endpoint", "no-such-host.invalid", "--nnodes", 2, "--join-timeout", "2s", "--", "true", wrap=lan[0])
     assert a.exit(15) == 69, a
