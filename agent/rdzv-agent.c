@@ -143,7 +143,6 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
       .unknown_ms = o->unknown_ms,
       .n_endpoints = (uint32_t)o->n_endpoints,
       .endpoints = o->n_endpoints ? id->endpoint_texts : NULL,
-      .claim = o->claim,
       .pid = getpid(),
       .uid = getuid(),
       .workers = id->placed.workers,
@@ -169,7 +168,6 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
   c->command = id->command;
   c->echo = o->local_index > 0;
   c->one_terminal = getenv("RDZV_AGENT_LAUNCHER") != NULL;
-  c->many = c->workers > 1 || o->nnodes.max > 1;
 }
 
 /* A program's arguments are its own, and "python old.py" is a program. A script that Python runs by its first line, such

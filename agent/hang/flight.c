@@ -97,10 +97,6 @@ bool flight_is_idle(const struct flight *f) {
 
 /* A node. ---------------------------------------------------------------------------------------------------------- */
 
-void flights_init(struct flights *all) {
-  *all = (struct flights){.n = 0};
-}
-
 void flights_add(struct flights *all, int64_t rank, const struct flight *f) {
   bool idle = flight_is_idle(f);
   char text[RANKS_TEXT_MAX + 1];

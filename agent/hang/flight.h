@@ -48,7 +48,6 @@ struct flights {
   size_t n;
 };
 
-void flights_init(struct flights *all);
 /* Groups beyond COLLECTIVES_MAX are left out. */
 void flights_add(struct flights *all, int64_t rank, const struct flight *f);
 /* The ranks of all groups that the others wait for, as text in `ranks`: those of `collective_lacks`. */

@@ -45,7 +45,6 @@ struct supervisor_config {
   int64_t hang_start_ms; /* --hang-start-timeout */
   int64_t reach_ms;      /* how long a daemon is waited for that has never answered; 0: as long as for any other */
   int64_t unknown_ms;    /* the same for a name that does not exist */
-  bool many;             /* more than one worker or node: lines name ranks */
   bool echo;             /* another agent of this host logs the lines that are the same for all of them */
   bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */
   bool sole;             /* --sole-agent */
@@ -56,7 +55,6 @@ struct supervisor_config {
   bool wants_events;     /* the driver carries out SUP_EVENT: --events or --on-event */
   uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
   const char *const *endpoints; /* their texts, for sentences; NULL: `endpoint` alone */
-  const char *claim;            /* --claim, for sentences; NULL: none */
 };
 
 /* Driver to supervisor. The text of an event is the driver's; the supervisor copies what it keeps. */

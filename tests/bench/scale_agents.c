@@ -475,8 +475,7 @@ static void join(struct agent *a, int i) {
                                            .workers = load.workers,
                                            .want_rank = -1,
                                            .order_key = a->index,
-                                           .settings = load.settings,
-                                           .many = true};
+                                           .settings = load.settings};
   a->mind = supervisor_create(&config);
   mind(a, &(struct supervisor_event){.kind = SUP_STORE, .port = a->port});
   mind(a, &(struct supervisor_event){.kind = SUP_BEGIN});

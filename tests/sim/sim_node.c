@@ -100,7 +100,6 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .endpoint = s->config.owned ? "n1:29400" : "n0:29400",
                                            .n_endpoints = s->config.endpoints,
                                            .endpoints = s->config.endpoints > 1 ? endpoints : NULL,
-                                           .claim = s->config.claims ? "/claims" : NULL,
                                            .pid = s->next_pid++,
                                            .uid = n->uid,
                                            .workers = n->workers,
@@ -111,8 +110,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .settings = s->config.settings,
                                            .hang_watch = s->config.hang_watch,
                                            .hang_start_ms = s->config.hang_start_ms,
-                                           .wants_events = s->config.events,
-                                           .many = true};
+                                           .wants_events = s->config.events};
   a->sup = supervisor_create(&config);
   sim_trace(s, "%s: agent starts", a->name);
   store_make_ready(s, a);
