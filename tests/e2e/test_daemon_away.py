@@ -113,22 +113,6 @@ def test_a_killed_daemon_that_stays_dead(rdzv, nodes):
     until(f"two run again\n{rdzv}", lambda: sorted(rdzv.workers()) == [0, 1], 30)
 
 
-def test_a_job_of_fixed_size_waits(rdzv):
-    """Longer than the grace of an elastic one would be here, and not one worker notices."""
-    d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--", "sh", "-c", WAIT)
-    before = rdzv.await_workers(2)
-    d.kill()
-    time.sleep(3 * LEASE)
-    assert rdzv.workers() == before, rdzv
-    rdzv.daemon(port=d.port)
-    for a in agents:
-        a.expect("the daemon is back")
-    assert rdzv.workers() == before, rdzv
-    rdzv.go(*agents)
-    assert not any(a.says("round 2 of") for a in agents), rdzv
-
-
 @pytest.mark.parametrize("victim, charged", [(0, 0), (3, 1)], ids=["a-node's-agent-dies", "a-spare's-agent-dies"])
 def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
     """A worker dies, spares come, an agent dies: a daemon with a state file finds it all, and the job goes on. The worker's death costs a restart,
@@ -184,29 +168,5 @@ def test_two_daemons_meet(rdzv):
     assert all(map(alive, newer.values())), "the newer job was touched"
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents[2:]] == [0, 0], rdzv
-    for door in doors:
-        door.close()
-
-
-def test_the_older_run_goes_on(rdzv):
-    """The other way round: nodes of the newer job come to the older one's daemon. They end theirs, and join."""
-    old, new = rdzv.daemon(), rdzv.daemon()
-    doors = [Door(old.port), Door(old.port), Door(new.port), Door(new.port)]
-    options = ("--nnodes", 2, "--rdzv-id", "same", "--rdzv-conf", "is_host=0", "--lease", f"{LEASE:g}s", "--stop-timeout", "1s")
-    agents = [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i)) for i, door in enumerate(doors[:2])]
-    rdzv.await_workers(2)
-    agents += [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i + 2)) for i, door in enumerate(doors[2:])]
-    until("both jobs run", lambda: len(rdzv.leaders(E2E_NODE="2")) == len(rdzv.leaders(E2E_NODE="3")) == 1, 10)
-    older, newer = (rdzv.workers(E2E_NODE=a) | rdzv.workers(E2E_NODE=b) for a, b in ("01", "23"))
-    new.kill(signal.SIGSTOP)  # it takes no part in what follows
-    for door in doors[2:]:
-        door.lead(old.port)
-    for a in agents[2:]:
-        a.expect("a run of this job that began before this node's goes on here")
-        a.expect("this node is a spare for the next round")
-    assert not any(map(alive, newer.values())), "the newer job's workers are dead before their nodes join"
-    assert all(map(alive, older.values())), "the older job was touched"
-    new.kill(signal.SIGCONT)
-    rdzv.go(*agents)
     for door in doors:
         door.close()

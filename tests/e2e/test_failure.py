@@ -305,14 +305,3 @@ print('codes', *codes, file=open('codes', 'w'))
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", l) for l in screen.decode(errors="replace").split("\n")]
     assert any("SIGINT" in l or "Ctrl-C" in l for l in lines), lines
     assert screen.count(b"\x1b[?25l") == screen.count(b"\x1b[?25h"), "the cursor is left hidden"
-
-
-def test_a_rank_that_fails_after_others_have_finished(rdzv):
-    """The job has failed, although some ranks are done: nobody exits with 0."""
-    d = rdzv.daemon()
-    script = "if [ $RANK = 1 ]; then " + WAIT + "; exit 6; fi"
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--max-restarts", 0, "--", "sh", "-c", script)
-    rdzv.await_workers(1)
-    until("rank 0 is done", lambda: set(rdzv.workers()) == {1})
-    (rdzv.tmp / "go").touch()
-    assert [a.exit() for a in agents] == [6, 6], rdzv

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 from harness import BUILD, SANITIZED, SLOW, TOP, environ, until
@@ -99,18 +98,6 @@ def test_auto(rdzv):
     assert not a.says("it is not known"), a
 
 
-def test_stopped_agent(rdzv, worker):
-    """An agent that was stopped for longer than the timeout has not heard its workers: they do not hang."""
-    a = rdzv.agent("--standalone", "--nproc", 2, *TIMEOUT, "--max-restarts", 0, "--", worker, "9")
-    a.expect("told three times")
-    a.kill(signal.SIGSTOP)
-    time.sleep(4)
-    a.kill(signal.SIGCONT)
-    time.sleep(2.5)
-    assert a.running and not a.says("no progress"), a
-    assert a.end(signal.SIGTERM) == 75, a
-
-
 def test_file(rdzv):
     """A file that is not touched any more."""
     script = f"touch beat.$RANK; [ $RANK$RDZV_RESTART_COUNT = 00 ] && exec sleep 600; [ $RDZV_RESTART_COUNT = 1 ] && exit 0; {NEVER_ENDS}"
@@ -120,13 +107,6 @@ def test_file(rdzv):
     assert a.exit(40) == 0, a
     assert a.says(r"rank 0 \(local 0\) .*: its process waits .*; its file has stopped changing"), a
     assert not a.says("rank 1 stopped"), a
-
-
-def test_start(rdzv):
-    """It never tells anything: its start has a time of its own."""
-    a = rdzv.agent("--standalone", "--max-restarts", 0, "--hang-timeout", "1h", "--hang-start-timeout", "1s", "--hang-watch", "sdk",
-                   "--hang-stacks", "never", "--", "sleep", 600)
-    assert a.exit() == 67 and a.says("made no progress for 1.* s: .*; it has reported no progress since its start"), a
 
 
 def test_stopped_process_of_another_node(rdzv, worker):

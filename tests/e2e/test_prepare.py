@@ -4,12 +4,10 @@
 import json
 import re
 import signal
-import subprocess
-import time
 
 import pytest
 
-from harness import BUILD, RDZVCTL, SANITIZED, TOP, until
+from harness import TOP, until
 
 TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
 
@@ -144,48 +142,6 @@ def test_a_worker_that_only_reads_its_rank_is_not_waited_for(rdzv):
     until_step(rdzv.tmp / "m", 20)
     assert a.end(signal.SIGTERM, 20) == 75, a
     assert not a.says("asked for a checkpoint") and a.says("workers have 30 s to stop"), a
-
-
-NEVER = """
-#include <rdzv.h>
-#include <signal.h>
-#include <stdio.h>
-#include <unistd.h>
-int main(void) {
-  struct rdzv *r;
-  signal(SIGTERM, SIG_IGN);
-  if (rdzv_init(&r, 10000) || rdzv_can_checkpoint(r)) return 1;
-  unsigned before = 0, now;
-  puts("ready"), fflush(stdout);
-  while (!((now = rdzv_requested(r)) & RDZV_STOP)) {
-    if (now != before) printf("asked %u\\n", now), fflush(stdout);
-    before = now;
-    usleep(5000);
-  }
-  puts("stopped");
-  rdzv_finish(r);
-}
-"""
-
-
-def test_a_checkpoint_that_never_comes(rdzv):
-    """A worker of one's own says that it answers, and does not: it is stopped when half of --stop-timeout is over."""
-    (rdzv.tmp / "never.c").write_text(NEVER)
-    cc = ["cc", "-I", TOP / "agent/sdk", "never.c", BUILD / "agent/sdk/librdzv.a", "-o", "never"]
-    assert rdzv.spawn(*cc, *(["-fsanitize=address,undefined"] if SANITIZED else [])).exit(30) == 0, rdzv
-    daemon = rdzv.daemon("--socket", rdzv.tmp / "s")
-    a = rdzv.agent("--endpoint", daemon.endpoint, "--rdzv-id", "never", "--stop-timeout", "4s", "--", "./never")
-    a.expect("^ready")
-    # A worker may speak before the guard has told that it is there; a signal in between stops it at once.
-    status = [RDZVCTL, "--socket", rdzv.tmp / "s", "status", "never", "--json"]
-    until("the job runs", lambda: json.loads(subprocess.check_output(status))["jobs"][0]["state"] == "running")
-    began = time.monotonic()
-    a.kill(signal.SIGTERM)
-    a.expect("^asked 1")
-    a.expect("rank 0 has not written the requested checkpoint; stopping without it")
-    assert time.monotonic() - began > 1.9, a
-    assert a.exit(3) == 75, a
-    assert "stopped" in a.out, a
 
 
 def test_a_node_comes(rdzv):

@@ -69,14 +69,6 @@ def test_a_deterministic_crash_ends_the_job(rdzv):
     assert json.loads((rdzv.tmp / "v.json").read_text())["repeats"] == 2
 
 
-@pytest.mark.parametrize("limit, expected", [(0, 5), (1, 2), (3, 4)])
-def test_the_limit_is_an_option(rdzv, limit, expected):
-    write(rdzv, "sys.exit('no data')")
-    a = rdzv.agent("--standalone", "--max-restarts", 4, "--repeat-limit", limit, *PYTHON)
-    assert a.exit(60) == 1 and rounds(a) == expected, a
-    assert bool(a.says("not restarted, since the same failure")) == (limit > 0), a
-
-
 def test_a_crash_that_moves_on_is_restarted(rdzv, steps):
     """Each round reports a step more than the one before, and fails as before; the fifth gets through."""
     a = rdzv.agent("--standalone", "--max-restarts", 2, "--", steps, "5")
@@ -87,27 +79,6 @@ def test_a_crash_at_the_same_step_is_a_repeat(rdzv, steps):
     a = rdzv.agent("--standalone", "--max-restarts", 9, "--", steps, "0")
     assert a.exit(60) == 1 and rounds(a) == 3 and a.says(REPEATED), a
     assert a.says("exited with code 1: steps: stopped at step 7, after step 7"), a
-
-
-def test_different_errors_are_restarted(rdzv):
-    write(rdzv, "if round < 4: raise [KeyError('a'), ValueError('boom')][round % 2]")
-    a = rdzv.agent("--standalone", *PYTHON)
-    assert a.exit(60) == 0 and rounds(a) == 4 and not a.says("has come again"), a
-
-
-def test_killed_by_somebody_else_is_no_repeat(rdzv):
-    write(rdzv, "if round < 4: os.kill(os.getpid(), signal.SIGKILL)")
-    a = rdzv.agent("--standalone", *PYTHON)
-    assert a.exit(60) == 0 and rounds(a) == 4 and not a.says("has come again"), a
-
-
-def test_two_nodes(rdzv):
-    """Each time another node has it."""
-    write(rdzv, "if rank == round % 2: raise ValueError('boom')\ntime.sleep(60)")
-    agents = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", 2, *PYTHON)
-    assert [a.exit(60) for a in agents] == [1, 1], rdzv
-    for a in agents:
-        assert rounds(a) == 3 and a.says(rf"rank 1 .* exited with code 1: ValueError: boom; 2 of 3 restarts used; {REPEATED}"), rdzv
 
 
 def test_settings_of_all_nodes_agree(rdzv):
