@@ -4,18 +4,28 @@
     trainer = lightning.Trainer(callbacks=[rdzv.lightning.Callback()], ...)
     trainer.fit(model, data, ckpt_path=rdzv.lightning.last_checkpoint(trainer))
 
-A training that the agent has stopped leaves fit() with rdzv.Stopped, so that nothing behind it takes the model for a complete one."""
+A training that the agent has stopped leaves fit() with rdzv.Stopped, so that nothing behind it takes the model for a complete one.
 
+With rdzv.lightning.fit() the workers that are left keep their processes when one is lost, as with rdzv.torch.Elastic:
+
+    rdzv.torch.init_process_group()         # before the Trainer
+    ...
+    rdzv.lightning.fit(trainer, model, data, ckpt_path=rdzv.lightning.last_checkpoint(trainer))"""
+
+import contextlib
 import math
 from pathlib import Path
 from typing import Any, ContextManager, Dict, List, Mapping, Optional, Union
+from unittest import mock
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.connectors import data_connector
 
 from ._checkpoints import Checkpoints
-from ._errors import Stopped
+from ._errors import Error, Stopped
 from ._resume import choose
 from ._job import init
 
@@ -41,8 +51,18 @@ class Callback(pl.Callback):
         self._checkpoints: Optional[Checkpoints] = None
         self._saving: Optional[ContextManager[None]] = None
         self._step = 0  # of the checkpoint that is being saved
+        self._in_place = False  # inside fit()
+
+    def begin_round(self, checkpoints: Optional[Checkpoints]) -> None:
+        """In place: another round. What was cut is not saved."""
+        self._close()
+        if self._saving is not None:
+            self._saving.__exit__(None, None, None)
+        self._saving, self._checkpoints = None, checkpoints
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._in_place:
+            return
         self._batches = 0
         self._checkpoints = Checkpoints()
         init().resumed(trainer.global_step)
@@ -70,7 +90,9 @@ class Callback(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._end_saving(trainer)
-        self._batches += 1
+        if self._in_place and trainer.fit_loop._should_accumulate():  # the state is whole behind an update
+            return
+        self._batches = trainer.global_step if self._in_place else self._batches + 1
         last = trainer.estimated_stepping_batches
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         init().progress(trainer.global_step, int(last) if 0 < last < math.inf else None, loss, _samples(batch))
@@ -116,3 +138,41 @@ def last_checkpoint(where: Union[str, Path, pl.Trainer]) -> Optional[str]:
     """The newest checkpoint below a folder, or below a trainer's default_root_dir, the same on all ranks. None: there is none. All ranks call it."""
     folder = Path(where.default_root_dir if isinstance(where, pl.Trainer) else where)
     return choose(lambda: _find(folder), "rdzv.lightning/last")
+
+
+def fit(trainer: pl.Trainer, model: pl.LightningModule, *data: Any, **more: Any) -> None:
+    """trainer.fit() in place, with its arguments: when a worker is lost, the others go on in their processes with the step that was cut.
+
+    For strategy="ddp" and automatic optimization. A new worker gets from another one what a checkpoint would give it. Random numbers begin anew in
+    each step, so that a step that is done again is the same. A callback may see the last events of a step again."""
+    from . import torch as _torch
+
+    groups, strategy = _torch._groups, trainer.strategy
+    if groups is None:
+        raise Error("rdzv.lightning.fit(): call rdzv.torch.init_process_group() before the Trainer is made")
+    if type(strategy) is not DDPStrategy or strategy._model_averaging_period is not None:
+        raise Error(f'rdzv.lightning.fit() is for strategy="ddp", and this is {type(strategy).__name__}: use trainer.fit(), or another strategy')
+    if not model.automatic_optimization:
+        raise Error("rdzv.lightning.fit() cannot see the steps of manual optimization: use trainer.fit(), or rdzv.torch.Elastic in a loop of your own")
+    if trainer.reload_dataloaders_every_n_epochs or getattr(trainer, "_val_check_time_interval", None) is not None:
+        raise Error("rdzv.lightning.fit(): reload_dataloaders_every_n_epochs and a val_check_interval in time differ on a new rank; leave them out")
+    try:
+        from ._in_place_lightning import InPlace
+    except ImportError as e:
+        raise Error(f"rdzv.lightning.fit() needs Lightning 2.6, and this is {pl.__version__} ({e}): use trainer.fit()") from None
+    callback = next((c for c in trainer.callbacks if isinstance(c, Callback)), None)  # type: ignore[attr-defined,unused-ignore]
+    if callback is None:
+        trainer.callbacks.insert(0, callback := Callback())  # type: ignore[attr-defined,unused-ignore]
+    broadcast = strategy.broadcast
+    with contextlib.ExitStack() as stack:
+
+        def patch(target: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(target, name, value))
+
+        patch(trainer.fit_loop, "run", lambda: InPlace(trainer, callback).run())
+        patch(strategy, "broadcast", lambda value, src=0: value if groups.silent else broadcast(value, src))
+        patch(callback, "_in_place", True)
+        if groups.silent:
+            patch(data_connector, "_InfiniteBarrier", contextlib.nullcontext)
+            patch(trainer, "num_sanity_val_steps", 0)
+        trainer.fit(model, *data, **more)
