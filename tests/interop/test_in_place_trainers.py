@@ -18,7 +18,9 @@ STEPS = 44  # two epochs of 21 batches, and two steps more
 KINDS = {"accelerate": ("in_place_saver.py", "accelerate", {}),
          "accelerate-accumulates": ("in_place_saver.py", "accelerate", {"ACCUMULATE": "3"}),
          "huggingface": ("in_place_trainer.py", "transformers", {}),
-         "huggingface-accumulates": ("in_place_trainer.py", "transformers", {"ACCUMULATE": "3", "LOG": "4"})}
+         "huggingface-accumulates": ("in_place_trainer.py", "transformers", {"ACCUMULATE": "3", "LOG": "4"}),
+         "lightning": ("in_place_lightning.py", "lightning", {}),
+         "lightning-accumulates": ("in_place_lightning.py", "lightning", {"ACCUMULATE": "3"})}
 KILLS, SEED = int(os.environ.get("RDZV_KILLS", 0)), int(os.environ.get("RDZV_KILLS_SEED", 1))
 ENV = dict(QUIET, PYTHON_EXEC=sys.executable, PYTHONPATH=str(TOP / "deploy/python"), RDZV_LIBRARY=str(BUILD / "agent/sdk/librdzv.so.0"),
            GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
