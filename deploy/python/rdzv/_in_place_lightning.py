@@ -145,7 +145,9 @@ class InPlace(_torch.Elastic):
             (trainer, ("should_stop", "accumulate_grad_batches")), (self._fit, ("_restarting",)), (self._batches, ("epoch",)),
             (trainer._logger_connector, ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics", "_current_fx", "_first_loop_iter")),
             *((c, _SAVES) for c in saves), *((m, [*m._defaults, *_METRIC]) for m in metrics)]
-        self._done = trainer.global_step
+        self._done, self._seed = trainer.global_step, callback.place.get("seed")
+        for d, order in zip(self._ddps, callback.place.get("orders", ())):
+            d.order = order
         self._world, self._rank = init().world_size, init().rank
         self._turn, self._phase, self._began = 0, NEXT, False
         self._kept: Dict[Tuple[int, int], Dict[str, Any]] = {}  # (turn, phase) -> what Lightning counted, of this step
@@ -206,11 +208,11 @@ class InPlace(_torch.Elastic):
 
     def _do_phase(self, loaded: List[Any]) -> None:
         fit, loop = self._fit, self._loop
-        if self._cut():
-            raise _torch._Cut("the round ends")
         if self._phase == STEP and loop.done:
             self._phase = EPOCH
         self._remember()
+        if self._cut():
+            raise _torch._Cut("the round ends")
         seed_all(f"{self._seed}/{self._done}/{self.rank}/phase {self._phase}")
         if self._phase == STEP:
             self._do_step()
@@ -263,6 +265,7 @@ class InPlace(_torch.Elastic):
         self._outcome, self._kept = (outputs, batch), {}
         for d in self._ddps:
             d.keep_order()
+        self._callback.place = self._place()
         self._remember()
 
     def _end_batch(self) -> None:
@@ -377,18 +380,20 @@ class InPlace(_torch.Elastic):
                 "kept": {**self._counts(), "callbacks": [], "schedulers": [], "rates": []},  # which `saved` has
                 "at": (self._turn, self._phase), "step": self._done, "loss": loss, "states": self._batches.states}
 
+    def _place(self) -> Dict[str, Any]:
+        return {"seed": self._seed, "orders": [d.order for d in self._ddps]}
+
     def _tree(self) -> Dict[str, Any]:
         if self._seed is None:
             self._seed = torch.initial_seed()
-        own = {"seed": self._seed, "orders": [d.order for d in self._ddps]}
         if self._stayed:
-            return {"trainer": own, **self._dump()}
+            return {"trainer": self._place(), **self._dump()}
         try:
             _replica.read(_replica.write(_replica.split(self._dump(), [])))
         except Exception as e:
             raise Error(f"the state that checkpoints have could not be sent to a new rank: {str(e).splitlines()[0]}. Use tensors, numbers and texts in "
                         "the state of callbacks and modules") from None
-        return {"trainer": own}
+        return {"trainer": self._place()}
 
     def _put(self, tree: Dict[str, Any]) -> None:
         t, self._seed = self._trainer, tree["trainer"]["seed"]

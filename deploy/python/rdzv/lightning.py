@@ -52,6 +52,13 @@ class Callback(pl.Callback):
         self._saving: Optional[ContextManager[None]] = None
         self._step = 0  # of the checkpoint that is being saved
         self._in_place = False  # inside fit()
+        self.place: Dict[str, Any] = {}  # in place: what else the steps go on from
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self.place
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self.place = state_dict
 
     def begin_round(self, checkpoints: Optional[Checkpoints]) -> None:
         """In place: another round. What was cut is not saved."""

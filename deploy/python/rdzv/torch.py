@@ -389,6 +389,8 @@ class Elastic:
         for m in self._models:
             for p in m.parameters():
                 p.grad = None
+        for part in self._state.values():
+            getattr(part, "_per_optimizer_states", {}).clear()  # a GradScaler knows which gradients it has unscaled
         if self._updates == 0 and not self._updating:
             for b, kept in self._buffers:
                 b.detach().copy_(kept)
