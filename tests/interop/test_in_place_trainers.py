@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerate and the Hugging Face Trainer in place, four workers each: workers are killed, the others keep their processes, and losses and parameters
+"""Accelerate, the Hugging Face Trainer and Lightning in place, four workers each: workers are killed, the others keep their processes, and losses and parameters
 are bit for bit those of an undisturbed job. RDZV_KILLS sets how many kills the test at random moments makes, RDZV_KILLS_SEED which."""
 
 import importlib.util
@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import pages
 from conftest import HERE, QUIET
 from harness import BUILD, SANITIZED, TOP, need, until
 
@@ -88,7 +89,7 @@ def test_two_workers_are_killed(rdzv, kind):
     rdzv.gone()
 
 
-@pytest.mark.parametrize("kind", ["accelerate", "huggingface"])
+@pytest.mark.parametrize("kind", ["accelerate", "huggingface", "lightning"])
 def test_a_preempted_job_goes_on_from_its_checkpoint(rdzv, kind):
     straight, job = run_straight(rdzv, kind), Job(rdzv, kind, "stopped")
     a = job.start(PAUSE="0.05")
@@ -124,6 +125,61 @@ def test_a_node_leaves_and_another_one_comes(rdzv, kind):
     assert a.exit(120) == 0 and c.exit(30) == 0, f"{a}\n{c}"
     assert str(stays[min(stays)]) in {pid for _, pid in job.ends().values()}, a
     assert len(job.ends()) == 4 and len({sha for sha, _ in job.ends().values()}) == 1 and "60" in job.losses(), a
+
+
+DEATHS = ("3 5 forward", "1 8 before the update", "2 18 validation", "0 20 checkpoint", "1 21 epoch end", "3 24 behind the update")
+
+
+def test_lightning_goes_on_wherever_a_rank_dies(rdzv):
+    straight, job = run_straight(rdzv, "lightning"), Job(rdzv, "lightning", "killed")
+    a = job.start(DIE=", ".join(DEATHS))
+    assert a.exit(240) == 0, a
+    assert {p.name for p in job.folder.glob("died *")} == {"died " + d.split(" ", 2)[2] for d in DEATHS}
+    assert len(re.findall("of 4 ranks stayed in place", a.text)) == len(DEATHS), a
+    check(job, straight)
+    rdzv.gone()
+
+
+@pytest.mark.parametrize("form, says", [("manual", "cannot see the steps of manual optimization"), ("single", 'is for strategy="ddp", and this is')])
+def test_lightning_refuses_what_would_not_be_sound(rdzv, form, says):
+    job = Job(rdzv, "lightning", form)
+    a = job.start("--standalone", "--nproc", 1, "--repeat-limit", 1, FORM=form)
+    assert a.exit(120) == 1 and says in a.text, a
+    assert job.ends() == {}
+
+
+def test_lightning_begins_again_with_another_number_of_ranks(rdzv):
+    d, job = rdzv.daemon(), Job(rdzv, "lightning", "elastic", 60)
+    options = "--nproc", 2, "--nnodes", "1:2", "--endpoint", f"127.0.0.1:{d.port}", "--rdzv-id", "elastic", "--join-timeout", "1s"
+    a = job.start(*options, NODE="a", PAUSE="0.1")
+    b = job.start(*options, NODE="b", PAUSE="0.1")
+    job.until_step(a, 6)
+    b.kill(signal.SIGTERM)
+    a.expect("there are 2 ranks now, and Lightning was prepared for another number", 60)
+    assert a.exit(120) == 0 and "Restoring states from the checkpoint" in a.text, a
+    b.exit(60)
+    assert len(job.ends()) == 2 and len({sha for sha, _ in job.ends().values()}) == 1 and "60" in job.losses(), a
+
+
+def test_the_lines_of_the_page_are_those_of_the_script():
+    (block,) = [b.text for b in pages.blocks("deploy/guide/in-place.md") if b.comment == "python: lightning"]
+    assert set(block.splitlines()) <= set((HERE / "scripts/in_place_lightning.py").read_text().splitlines())
+
+
+def test_a_scaler_unscales_again_when_its_step_is_cut(rdzv):
+    (rdzv.tmp / "train.py").write_text("""
+import torch, rdzv.torch
+layer, scaler = torch.nn.Linear(2, 1), torch.amp.GradScaler("cpu")
+optimizer = torch.optim.SGD(layer.parameters())
+job = rdzv.torch.Elastic(layer, optimizer, {"scaler": scaler})
+for _ in range(2):
+    scaler.scale(layer(torch.ones(2)).sum()).backward()
+    scaler.unscale_(optimizer)
+    job._undo_step()
+print("unscaled twice")
+""")
+    p = rdzv.spawn(sys.executable, "train.py", env=ENV)
+    assert p.exit(60) == 0 and p.says("unscaled twice"), p
 
 
 if KILLS:  # by hand: it takes minutes

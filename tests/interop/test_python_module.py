@@ -242,8 +242,7 @@ def test_pytorch_by_hand(rdzv):
     assert p.exit(30) == 0 and p.says("world 1"), p
 
 
-@pytest.mark.parametrize("name", ["with_trainer.py", "with_lightning.py", "with_saver.py", "in_place_trainer.py", "in_place_saver.py",
-                                  "in_place_lightning.py"])
+@pytest.mark.parametrize("name", ["with_trainer.py", "with_lightning.py", "with_saver.py", "in_place_trainer.py", "in_place_saver.py"])
 def test_the_callbacks_of_the_guide_are_those_of_the_tests(name):
     """tests/interop/test_callbacks.py and test_in_place_trainers.py run these lines."""
     script = (HERE / "scripts" / name).read_text().splitlines()
