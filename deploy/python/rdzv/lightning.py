@@ -55,7 +55,7 @@ class Callback(pl.Callback):
         self.place: Dict[str, Any] = {}  # in place: what else the steps go on from
 
     def state_dict(self) -> Dict[str, Any]:
-        return self.place
+        return self.place if self._in_place else {}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self.place = state_dict
@@ -163,9 +163,13 @@ def fit(trainer: pl.Trainer, model: pl.LightningModule, *data: Any, **more: Any)
         raise Error("rdzv.lightning.fit() cannot see the steps of manual optimization: use trainer.fit(), or rdzv.torch.Elastic in a loop of your own")
     if trainer.reload_dataloaders_every_n_epochs or getattr(trainer, "_val_check_time_interval", None) is not None:
         raise Error("rdzv.lightning.fit(): reload_dataloaders_every_n_epochs and a val_check_interval in time differ on a new rank; leave them out")
+    loop = trainer.fit_loop
     try:
         from ._in_place_lightning import InPlace
-    except ImportError as e:
+
+        _ = (trainer.precision_plugin._after_closure, loop.epoch_loop.automatic_optimization._optimizer_step, loop.epoch_loop.val_loop._module_mode,
+             loop.on_iteration_done, loop._combined_loader_states_to_load, trainer._checkpoint_connector.dump_checkpoint)
+    except (ImportError, AttributeError) as e:
         raise Error(f"rdzv.lightning.fit() needs Lightning 2.6, and this is {pl.__version__} ({e}): use trainer.fit()") from None
     callback = next((c for c in trainer.callbacks if isinstance(c, Callback)), None)  # type: ignore[attr-defined,unused-ignore]
     if callback is None:
@@ -176,7 +180,7 @@ def fit(trainer: pl.Trainer, model: pl.LightningModule, *data: Any, **more: Any)
         def patch(target: Any, name: str, value: Any) -> None:
             stack.enter_context(mock.patch.object(target, name, value))
 
-        patch(trainer.fit_loop, "run", lambda: InPlace(trainer, callback).run())
+        patch(loop, "run", lambda: InPlace(trainer, callback).run())
         patch(strategy, "broadcast", lambda value, src=0: value if groups.silent else broadcast(value, src))
         patch(callback, "_in_place", True)
         if groups.silent:
