@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/system/clock.h"
-#include "daemon/claim/etcd_words.h"
+#include "daemon/claim/etcd_json.h"
 
 struct member {
   char at[ENDPOINT_TEXT_MAX];

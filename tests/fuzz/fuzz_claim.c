@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/claim/etcd_words.h"
+#include "daemon/claim/etcd_json.h"
 #include "daemon/claim/name.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

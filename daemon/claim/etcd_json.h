@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_CLAIM_ETCD_WORDS_H
-#define DAEMON_CLAIM_ETCD_WORDS_H
+#ifndef DAEMON_CLAIM_ETCD_JSON_H
+#define DAEMON_CLAIM_ETCD_JSON_H
 
 /* What etcd is asked and answers, in the JSON of its v3 gateway. Pure. */
 

@@ -9,7 +9,7 @@
  * Bytes are base64 there, and 64-bit numbers are strings. A field with the value false, 0 or "" is left out. An error
  * is an object with "error" or "message", from a proxy perhaps any text. */
 
-#include "daemon/claim/etcd_words.h"
+#include "daemon/claim/etcd_json.h"
 
 #include <errno.h>
 #include <sodium.h>

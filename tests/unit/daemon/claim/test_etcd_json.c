@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests to etcd, and answers as etcd 3.4 gives them. */
 
-#include "daemon/claim/etcd_words.h"
+#include "daemon/claim/etcd_json.h"
 
 #include <errno.h>
 #include <stdlib.h>

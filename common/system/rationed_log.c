@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/system/rations.h"
+#include "common/system/rationed_log.h"
 
 #include "common/buf.h"
 

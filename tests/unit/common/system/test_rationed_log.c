@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines per peer address: limits, and that they are forgotten. */
 
-#include "common/system/rations.h"
+#include "common/system/rationed_log.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COMMON_SYSTEM_RATIONS_H
-#define COMMON_SYSTEM_RATIONS_H
+#ifndef COMMON_SYSTEM_RATIONED_LOG_H
+#define COMMON_SYSTEM_RATIONED_LOG_H
 
 /* Log lines within the allowance of a peer address. */
 
