@@ -94,9 +94,10 @@ static void compare_wait(const struct ledger *l, int64_t until_ms, struct goodpu
   g->waited_for = l->missing ? l->missing : "";
 }
 
-/* What is known of the cost of a round that workers have stayed in. */
+/* What is known of the cost of a round that workers have stayed in. Its stop belongs to the next one. */
 static void add_in_place(const struct ledger *l, struct goodput *g) {
-  if (!l->in_place) return;
+  bool runs = l->bucket != BUCKET_STOPPING && l->bucket != BUCKET_WAITING && l->bucket != BUCKET_FORMING;
+  if (!l->in_place || !runs) return;
   g->in_place_ms = least(g->in_place_ms + most(goodput_restarts_ms(g) - l->restarts_ms, 0), GOODPUT_MAX_MS);
 }
 
@@ -123,7 +124,6 @@ void ledger_turn(struct ledger *l, enum bucket to, int64_t at_ms) {
   }
   if (to == BUCKET_STOPPING) {
     add_in_place(l, &l->sum);
-    l->in_place = false;
     l->restarts_ms = goodput_restarts_ms(&l->sum);
   }
   if (to == BUCKET_WAITING) l->wait_ms = at_ms;

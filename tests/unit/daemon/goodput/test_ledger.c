@@ -126,6 +126,26 @@ UNIT_TEST(test_steps_that_are_done_again_are_lost) {
   ledger_finish(&l);
 }
 
+/* Of a node that said STARTED, and of one whose STARTED comes when the round is stopping. */
+UNIT_TEST(test_a_round_in_place_counts_once) {
+  struct ledger l = {.closed = false};
+  ledger_begin(&l, 0);
+  ledger_begin_round(&l, 0);
+  int64_t at = work(&l, 0, 1, 10, -1);
+  ledger_turn(&l, BUCKET_STOPPING, at);
+  ledger_begin_round(&l, at + 100);
+  ledger_in_place(&l);
+  ledger_turn(&l, BUCKET_STOPPING, at + 200);
+  ledger_in_place(&l);
+  assert_int_equal(read_at(&l, at + 500).rounds_in_place, 1);
+  assert_int_equal(read_at(&l, at + 500).in_place_ms, 200);
+  ledger_turn(&l, BUCKET_FORMING, at + 500);
+  assert_int_equal(read_at(&l, at + 600).in_place_ms, 200);
+  ledger_begin_round(&l, at + 600);
+  assert_int_equal(read_at(&l, at + 700).in_place_ms, 200);
+  ledger_finish(&l);
+}
+
 /* Round 2 keeps workers, and round 3 does not. Each one costs its stop, its start and the steps that it does again. */
 UNIT_TEST(test_what_a_restart_in_place_costs) {
   struct ledger l = {.closed = false};
