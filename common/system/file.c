@@ -93,12 +93,15 @@ int file_fill_standard(struct err *e) {
   return 0;
 }
 
+/* NFS and autofs may refuse to make a folder without looking whether it is there. */
 int file_make_folders(const char *file) {
   char *path = xstrdup(file);
   int rc = 0;
+  struct stat st;
   for (char *p = *path ? strchr(path + 1, '/') : NULL; p && !rc; p = strchr(p + 1, '/')) {
     *p = '\0';
-    if (mkdir(path, 0777) != 0 && errno != EEXIST && errno != EROFS) rc = -errno;
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) rc = -errno;
+    if (rc && stat(path, &st) == 0) rc = 0;
     *p = '/';
   }
   free(path);
