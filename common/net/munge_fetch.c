@@ -29,6 +29,7 @@ struct order {
   int64_t trusted; /* as in munge_fetch_options */
   uint32_t most_ms;
   uint64_t deadline_ms;
+  char payload[MUNGE_PAYLOAD_MAX + 1]; /* the key is in it while the user database hangs */
   struct key key;
   int rc;
   struct err e;
@@ -80,20 +81,20 @@ static int ask_daemon(struct order *o, int fd, const struct buf *out, struct buf
 }
 
 static int fetch(struct order *o) {
-  char credential[MUNGE_CREDENTIAL_MAX + 1], payload[MUNGE_PAYLOAD_MAX + 1];
+  char credential[MUNGE_CREDENTIAL_MAX + 1];
   struct munge_nonce nonce;
   struct buf out = BUF_INIT, in = BUF_INIT;
   struct slice answer = {0};
   uint32_t encoder = 0;
   randombytes_buf(nonce.bytes, sizeof(nonce.bytes));
-  size_t len = munge_request_format(&nonce, payload);
-  int rc = munge_encode_for(payload, len, MUNGE_ANYBODY, credential, &o->e);
+  size_t len = munge_request_format(&nonce, o->payload);
+  int rc = munge_encode_for(o->payload, len, MUNGE_ANYBODY, credential, &o->e);
   if (rc < 0) return rc;
   munge_ask_put(&out, credential, (size_t)rc);
   int fd = socket(o->daemon.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   rc = fd < 0 ? err_sys(&o->e, -errno, "rdzvd cannot be asked for a key") : ask_daemon(o, fd, &out, &in, &answer);
   if (fd >= 0) close(fd);
-  if (rc == 0) rc = munge_decode_from(answer.data, answer.len, payload, MUNGE_PAYLOAD_MAX, &encoder, &o->e);
+  if (rc == 0) rc = munge_decode_from(answer.data, answer.len, o->payload, MUNGE_PAYLOAD_MAX, &encoder, &o->e);
   len = rc > 0 ? (size_t)rc : 0;
   /* Here, because the user database may hang, too. */
   if (rc >= 0 && o->trusted == MUNGE_DEFAULT_USER) munge_user_find(NULL, &o->trusted, NULL);
@@ -101,8 +102,7 @@ static int fetch(struct order *o) {
     rc = err_set(&o->e, -EACCES, "MUNGE names uid %u for rdzvd, which stands for every unknown user here",
                  (unsigned)encoder);
   if (rc >= 0) rc = munge_encoder_check(encoder, geteuid(), o->trusted, &o->e);
-  if (rc >= 0) rc = munge_answer_parse(payload, len, &nonce, geteuid(), &o->key, &o->e);
-  explicit_bzero(payload, sizeof(payload));
+  if (rc >= 0) rc = munge_answer_parse(o->payload, len, &nonce, geteuid(), &o->key, &o->e);
   buf_finish(&out);
   buf_finish(&in);
   return rc < 0 ? rc : 0;
