@@ -52,6 +52,8 @@ static int claim(const struct claim_place *place, const char *verb, const char *
   struct err e = ERR_INIT;
   enum claim_answer a = CLAIM_FAILED;
   int rc = claim_name_check(name, end || run, &e);
+  /* A daemon that dies at once leaves an empty stdin. Nobody could read who holds such a claim. */
+  if (rc == 0 && !*content) rc = err_set(&e, -EINVAL, "a claim needs content");
   if (rc == 0 && strlen(content) > CLAIM_CONTENT_MAX)
     rc = err_set(&e, -EINVAL, "a claim has at most %d bytes of content", CLAIM_CONTENT_MAX);
   if (rc == 0 && !f) rc = etcd_init(&e);
