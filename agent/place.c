@@ -218,7 +218,7 @@ int place_prepare(const struct agent_options *o, const struct placed *p, struct 
                "%" PRId64 " workers share %d GPU%s: this process sees no more; ask the scheduler for %" PRId64
                ", or start --nproc %d\n",
                workers, n, n == 1 ? "" : "s", workers, n);
-  /* As torchrun does it, because scripts were tuned with it. The trainer has --threads. */
+  /* As torchrun does it, because scripts were tuned with it. The trainer takes one thread by itself. */
   if (o->command && env_limits_threads(p->env, workers))
     buf_printf(&info, "OMP_NUM_THREADS is not set: each of the %" PRId64 " workers gets 1; set it to tune\n", workers);
   const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
