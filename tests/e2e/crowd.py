@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import os
 import resource
 import select
 import subprocess

@@ -17,15 +17,15 @@ CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
 
 
 class Terminal:
-    """A pseudo-terminal of 40 lines with 120 columns, and a program in a session of its own at it: bash unless `argv` names another."""
+    """A pseudo-terminal of 120 columns, and a program in a session of its own at it: bash unless `argv` names another."""
 
-    def __init__(self, rdzv, argv=None, env=None):
+    def __init__(self, rdzv, argv=None, env=None, lines=40):
         argv = [str(a) for a in argv or ["bash", "--norc", "--noprofile", "-i"]]
         env = rdzv.env({"PS1": "$ ", "TERM": "xterm", "HISTFILE": "/dev/null", **(env or {})})
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
-                self.resize(40, 120, fd=0)
+                self.resize(lines, 120, fd=0)
                 os.chdir(rdzv.tmp)
                 os.execvpe(argv[0], argv, env)
             finally:
@@ -72,10 +72,19 @@ class Terminal:
     def modes(self):
         return termios.tcgetattr(self.fd)
 
+    def exit(self, timeout=5.0):
+        """Reads all that is still to come. Returns the exit code."""
+        deadline = time.monotonic() + timeout * SLOW
+        while self._read(0.2):
+            assert time.monotonic() < deadline, f"still running: {self.text[self.seen:]!r}"
+        pid, self.pid = self.pid, None
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
     def close(self):
         os.close(self.fd)  # hangs up
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
 
 def children(pid):

@@ -8,51 +8,12 @@ import socket
 import subprocess
 import sys
 
-import pytest
-
 from harness import AGENT, BUILD, RDZVCTL, RDZVD, free_port
-from hostile import CHARS, EVIL, SHOWN, FakeDaemon, check, unprintable
+from hostile import CHARS, EVIL, SHOWN, check, unprintable
 from native import Native, frame
 
 INCARNATION = "ab" * 8
 WELCOME = ("WELCOME", dict(version=1, incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
-
-
-@pytest.fixture
-def fake():
-    made = []
-
-    def make(*answers):
-        made.append(FakeDaemon(*answers))
-        return made[-1]
-
-    yield make
-    for f in made:
-        f.close()
-
-
-@pytest.mark.parametrize(
-    "answers, words",
-    [
-        ([("REFUSED", dict(code=65, text=EVIL))], "vil"),
-        ([WELCOME, ("GOING_AWAY", dict(text=EVIL))], "the daemon at .* says: "),
-        ([WELCOME, ("STALE", dict(incarnation=INCARNATION, round=0, text=EVIL))], "joining again"),
-        ([WELCOME, ("WAITING", dict(here=1, min_nodes=2, max_nodes=2, missing=1, hosts=EVIL,
-                                    refusals=[dict(host=EVIL, ago_ms=1, text=EVIL)]))], "waiting for|not here|here"),
-    ],
-    ids=["refused", "going-away", "stale", "waiting"],
-)
-def test_what_a_daemon_says(rdzv, fake, answers, words):
-    d = fake(*answers)
-    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--log-dir", "logs", "--join-timeout", "20s", "--", "true")
-    a.expect(words)
-    if answers[0][0] != "REFUSED":
-        a.kill(signal.SIGTERM)
-    a.exit()
-    check(a.out + a.err)
-    assert SHOWN in a.text, "harmless text stays readable"
-    for path in (rdzv.tmp / "logs").rglob("*.log"):
-        check(path.read_text(errors="replace").split("\n"))
 
 
 def test_names_of_hosts_and_jobs(rdzv):

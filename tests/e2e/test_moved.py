@@ -42,32 +42,6 @@ def test_nodes_are_sent_on(rdzv, d):
         n.finish()
 
 
-def test_a_younger_run_hears_of_the_older(rdzv, d):
-    """Its own daemon may be where nobody of the older run looks, so the node that tells of it carries the word."""
-    younger = f"{int(time.time() * 1000):012x}-00000000000000ff"
-    assert forward(d) == []
-    (m,) = forward(d, incarnation=younger, origin=younger, daemon=32 * "3", host="gpu3", port=2)
-    assert (m.name, m.origin, m.daemon, m.host, m.addr, m.port, m.round, m.term) == ("MOVED", RUN, 32 * "2", "gpu2", "127.0.0.1", 1, 3, 2), m
-    with Native(d.port) as n:
-        n.hello()
-        moved(n)
-
-
-def test_what_is_refused(rdzv, d):
-    for more, words in (
-        (dict(daemon="2"), "names daemon 2, and no rdzvd has such an id"),
-        (dict(addr="gpu2"), "names address gpu2, which is not numeric"),
-        (dict(port=d.port), "names this daemon's own address, 127.0.0.1"),
-        (dict(incarnation="ffffffffffff-0"), "begins more than 24 hours after now"),
-    ):
-        (m,) = forward(d, **more)
-        assert m.name == "REFUSED" and words in m.text, m
-    with Native(d.port) as n:
-        n.hello()
-        n.started()
-        n.finish()
-
-
 def owned(rdzv):
     """A daemon as an agent starts it, and the agent's end of its pipe."""
     r, w = os.pipe()

@@ -8,7 +8,8 @@ import time
 
 from harness import RDZVCTL, free_port, until
 from native import Native
-from test_rdzvctl_verbs import Terminal, WAIT
+from terminal import Terminal
+from test_rdzvctl_verbs import WAIT
 from test_rdzvd_control import NOBODY, SOMEBODY, ctl, needs_users
 
 STEPS = "i=0; while [ ! -e go ]; do echo line $i; i=$((i+1)); sleep 0.02; done"
@@ -150,25 +151,12 @@ def test_from_another_machine(rdzv):
     rdzv.go(a)
 
 
-def test_a_stopped_agent_is_named(rdzv):
-    d = daemon(rdzv)
-    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--lease", "60s", "--", "sh", "-c", f"echo hello; {WAIT}")
-    rdzv.await_workers(1)
-    d.expect("starting -> running")
-    a.kill(signal.SIGSTOP)
-    p = ask(rdzv, "logs", "family")
-    assert p.code == 1 and p.says("node .* does not answer: its agent is stopped, or its network is slow"), p
-    a.kill(signal.SIGCONT)
-    until("it answers again", lambda: ask(rdzv, "logs", "family").out == ["hello"])
-    rdzv.go(a)
-
-
 def test_a_terminal_gets_text_and_colours(rdzv):
     d = daemon(rdzv)
     (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--", "sh", "-c", rf"printf '\033]0;title\007\033[2J\033[31mred\n'; {WAIT}")
     rdzv.await_workers(1)
     until("it is here", lambda: ask(rdzv, "logs", "family").out)
-    t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "logs", "family")
+    t = Terminal(rdzv, [RDZVCTL, "--socket", rdzv.tmp / "s", "logs", "family"])
     try:
         t.expect("\x1b\\[31mred\x1b\\[0m")
         assert "title" not in t.text and "[2J" not in t.text
@@ -196,7 +184,7 @@ def test_top(rdzv):
     assert ask(rdzv, "top", "family").out[-1] == f"page: {page}" and page.startswith("http://"), page
     p = ask(rdzv, "top", "nope")
     assert p.code == 1 and p.err == ["rdzvctl: no job has the id nope; there are: family"], p
-    t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "top", "family")
+    t = Terminal(rdzv, [RDZVCTL, "--socket", rdzv.tmp / "s", "top", "family"])
     try:
         t.expect(r"rdzvctl top family, every second")
         t.expect(r"family +running")
@@ -251,7 +239,7 @@ def test_a_look_at_all_jobs_asks_all_daemons(rdzv):
     assert {j["job"] for j in v["jobs"]} >= {"cousin", "family"} and v["drained"] == [], v
     assert set(v["pages"]) >= {f"http://127.0.0.1:{d.port}/" for d in (one, three)}, v
     assert abs(v["wall_ms"] / 1000 - time.time()) < 60, v
-    page = Terminal(rdzv, "env", f"XDG_RUNTIME_DIR={rdzv.tmp}", RDZVCTL, "top", lines=200)  # with room for other tests' jobs
+    page = Terminal(rdzv, [RDZVCTL, "top"], env=env, lines=200)  # with room for other tests' jobs
     try:
         page.expect(rf"cousin{RUNS}")
         page.expect(rf"family{RUNS}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket from both sides: rdzvd's rules, rdzvctl's sentences. (What the answers say is for test_rdzvctl.py.)"""
+"""The control socket from both sides: rdzvd's rules, rdzvctl's sentences. (What the answers say is for test_rdzvctl_verbs.py.)"""
 
 import json
 import os
@@ -128,15 +128,6 @@ def test_living_socket_is_left_alone(rdzv):
     assert (rdzv.tmp / "file").read_text() == "precious"
 
 
-def test_same_port_on_another_address_runs_without(rdzv, home):
-    port = free_port()
-    rdzv.daemon(port=port, env=home)
-    second = rdzv.daemon(port=port, listen="127.0.0.2", env=home)
-    second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another running daemon")
-    with Native(port, "127.0.0.2") as n:
-        n.expect("GREETING")
-
-
 @needs_users
 def test_users(rdzv):
     port = free_port()
@@ -200,28 +191,11 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
     "args, words",
     [
         ([], "a command is missing"),
-        (["frobnicate"], '"frobnicate" is not a command'),
         (["statsu"], '"statsu" is not a command: did you mean status?'),
-        (["stop"], "an argument is missing: rdzvctl stop JOB"),
-        (["drain"], "an argument is missing: rdzvctl drain HOST"),
-        (["confirm-dead"], "an argument is missing: rdzvctl confirm-dead JOB .HOST."),
-        (["confirm-dead", "x", "y", "z"], '"z" is one argument too many: rdzvctl confirm-dead JOB .HOST.'),
-        (["confirm-dead", "x", "y" * 300], "1 to 255 bytes"),
-        (["confirm-dead", "x", "--force"], "--force is for drain"),
-        (["kill-worker", "x"], "an argument is missing: rdzvctl kill-worker JOB RANK"),
-        (["kill-worker", "x", "y"], '"y" is not a rank'),
-        (["kill-worker", "x", "-1"], "-1"),
         (["kill-worker", "x", "1", "--signal", "SIGFOO"], "SIGFOO: unknown signal"),
-        (["stop", "x", "--force"], "--force is for drain"),
-        (["stop", "x", "--watch"], "--watch is for status and jobs"),
-        (["status", "--signal", "9"], "--signal is for kill-worker"),
-        (["undrain", "x" * 300], "1 to 255 bytes"),
-        (["jobs", "x"], '"x" is one argument too many: rdzvctl jobs'),
-        (["status", "a", "b", "c"], '"b" is one argument too many: rdzvctl status'),
         (["status", "--port", "1", "--socket", "x"], "exclude each other"),
         (["jobs", "--port", "0"], "--port"),
         (["--endpoint", "[::1", "jobs"], "--endpoint"),
-        (["stop", "x" * 200], "1 to 128 bytes"),
         (["jobs", "--socket", "x" * 200], "at most 107 bytes"),
         (["jobs", "--jsn"], "--json"),
     ],
@@ -349,23 +323,6 @@ def test_somebody_else_at_the_socket(rdzv):
         c.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         c.close()
         assert p.exit() == 69 and p.says("s: no answer from the daemon"), p
-
-
-def test_stop_is_told_to_the_nodes(rdzv):
-    d = rdzv.daemon("--socket", rdzv.tmp / "s")
-    with Native(d.port) as n:
-        n.hello(job="family")
-        n.started()
-        p = ctl(rdzv, "status", "family", "--socket", "s")
-        assert p.code == 0 and p.says("family") and p.says("running"), p
-        assert ctl(rdzv, "stop", "family", "--socket", "s").code == 0
-        n.expect("STOP")
-        n.report("stopped")
-        end = n.expect("END")
-        assert end.outcome == "stopped" and end.code == 77, end
-        n.send("END_ACK", dict(incarnation=n.incarnation))
-    p = ctl(rdzv, "stop", "nobody", "--socket", "s")
-    assert p.code != 0 and p.says("nobody") and not p.out, p
 
 
 def test_the_socket_of_a_killed_daemon_goes_with_the_next_clean_end(rdzv):

@@ -136,21 +136,6 @@ def test_rewritten_at_start_with_what_is_needed(rdzv, lines):
     assert not (rdzv.tmp / "state/rdzvd.state.new").exists()
 
 
-@pytest.mark.parametrize("cut", [1, 2, 30, "line - 1"])
-def test_torn_last_line_is_dropped(rdzv, lines, cut):
-    data = lines.read_bytes()
-    last = data.rstrip(b"\n").rsplit(b"\n", 1)[1]
-    cut = len(last) if cut == "line - 1" else cut
-    lines.write_bytes(data[:-cut])
-    d = start(rdzv)
-    d.expect(rf"rdzvd.state line 5: the last write was cut off; dropped {len(last) + 1 - cut} bytes")
-    assert "two" in jobs(rdzv, d) and "three" not in jobs(rdzv, d)
-    with sealed(d, "four"):
-        kill(d)
-    d = start(rdzv)
-    assert not d.says("cut off") and "four" in jobs(rdzv, d), d
-
-
 def test_zeros_at_the_end_are_dropped(rdzv, lines):
     """As some file systems leave a file after a power failure."""
     with lines.open("ab") as f:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """rdzvd as a TCPStore for foreign clients: PyTorch's protocol on the daemon's port, quotas, who may stay, and that agents beside them notice nothing."""
 
-import os
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ from harness import RDZVD, status, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
 
-from wire import OF_21, OF_113, Raw, i64, op, ping, s, u64, validate  # noqa: E402
+from wire import Raw, i64, op, ping, s, u64, validate  # noqa: E402
 
 
 def client(d, host="127.0.0.1"):
@@ -27,90 +26,6 @@ def client(d, host="127.0.0.1"):
 def ask(c, request, answer):
     c.send(request)
     assert c.recv(len(answer)) == answer
-
-
-def cases(k):
-    """Requests with what must come before them and what they answer, on keys of their own."""
-    a, b = k + "a", k + "b"
-    both = op("MULTI_SET", [(a, "1"), (b, "2")])
-    return [
-        (b"", ping(0x01020304), b"\4\3\2\1"),
-        (b"", op("SET", a, "v") + op("GET", a), s("v")),
-        (b"", op("GET", a), s("")),
-        (b"", op("ADD", a, -7), i64(-7)),
-        (op("SET", a, " 12x"), op("ADD", a, 1), i64(13)),
-        (b"", op("COMPARE_SET", a, "", "X"), s("X")),
-        (op("SET", a, "X"), op("COMPARE_SET", a, "Y", "Z"), s("X")),
-        (b"", op("COMPARE_SET", a, "Y", "Z"), s("Y")),
-        (both, op("CHECK", [a, b]), b"\0"),
-        (op("SET", a, "v"), op("CHECK", [a, b]), b"\1"),
-        (both, op("WAIT", [a, b]), b"\0"),
-        (op("WAIT", [a]), op("CANCEL_WAIT"), b"\1"),
-        (op("SET", a, "v"), op("APPEND", a, "+") + op("GET", a), s("v+")),
-        (b"", both + op("MULTI_GET", [a, b, k]), s("1") + s("2") + s("")),
-        (op("SET", a, "v"), op("DELETE_KEY", a) * 2, i64(1) + i64(0)),
-        (b"", op("QUEUE_PUSH", a, "one") + op("QUEUE_LEN", a), i64(1)),
-        (op("QUEUE_PUSH", a, "one"), op("QUEUE_POP", a) * 2, i64(1) + s("one") + i64(0)),
-        (b"", op("BARRIER", a, 1), b"\0"),
-    ]
-
-
-def test_every_request_cut_at_every_byte(rdzv):
-    """And the greeting with them."""
-    d = rdzv.daemon("--c10d")
-    for n in range(len(cases(""))):
-        before, request, answer = cases("")[n]
-        for cut in range(1, len(before + request) + 5):
-            before, request, answer = cases(f"{n:02}{cut:03}")[n]
-            whole = validate() + before + request
-            with Raw(d.port) as c:
-                c.send(whole[:cut])
-                c.taken()
-                ask(c, whole[cut:] + ping(1), answer + b"\1\0\0\0")
-
-
-def test_all_in_one_piece(rdzv):
-    d = rdzv.daemon("--c10d")
-    some = [cases(f"{i:04}")[i % len(cases(""))] for i in range(3000)]
-    with Raw(d.port) as c:
-        c.send(validate() + b"".join(before + request for before, request, _ in some))
-        want = b"".join(answer for *_, answer in some)
-        assert c.recv(len(want)) == want
-
-
-def test_names_of_all_keys(rdzv):
-    d = rdzv.daemon("--c10d")
-    with client(d) as c:
-        ask(c, op("SET", "a", "1") + op("SET", "", "2") + op("QUEUE_PUSH", "q", "x") + op("GETNUMKEYS"), i64(2))
-        c.send(op("LIST_KEYS"))
-        assert c.recv(8) == i64(2)
-        assert sorted(c.recv(int.from_bytes(c.recv(8), "little")) for _ in range(2)) == [b"", b"a"]
-
-
-def test_one_space_for_all_and_waiters(rdzv):
-    d = rdzv.daemon("--c10d")
-    with client(d) as a, client(d) as b, client(d) as c:
-        a.send(op("WAIT", ["x", "y"]))
-        b.send(op("WAIT", ["y"]))
-        assert a.silent(0.2) and b.silent(0.01)
-        c.send(op("SET", "y", "1"))
-        assert b.recv(1) == b"\0" and a.silent(0.1)
-        c.send(op("ADD", "x", 1))
-        assert a.recv(1) == b"\0"
-
-
-def test_large_values(rdzv):
-    d = rdzv.daemon("--c10d")
-    value = os.urandom(8 << 20)
-    with client(d) as a, client(d) as b:
-        a.send(op("SET", "big", value))
-        ask(a, op("CHECK", ["big"]), b"\0")
-        b.sock.settimeout(60)
-        ask(b, op("GET", "big") * 3, s(value) * 3)
-        a.send(bytes([1]) + s("k") + u64((8 << 20) + 1))
-        assert a.until_closed() == b""
-        d.expect(r"common store: 127\.0\.0\.1:\d+: closed: ")
-        ask(b, ping(1), b"\1\0\0\0")
 
 
 def test_quota_of_memory(rdzv):
@@ -228,30 +143,6 @@ def test_used_daemon_stays(rdzv):
 
 
 # ---- who may stay ----------------------------------------------------------------------------------------------------
-
-
-def test_silent_second_connection_of_an_old_client(rdzv):
-    """PyTorch 1.13: a second connection that says nothing is kept while the first lives, another one is not; number 8 deletes beside it, and appends
-    where there is none (2.1)."""
-    d = rdzv.daemon("--c10d")
-    old = Raw(d.port, source="127.0.0.2")
-    old.send(op("SET", "k", "v", numbers=OF_113))
-    second, third = Raw(d.port, source="127.0.0.2"), Raw(d.port, source="127.0.0.2")
-    lone = Raw(d.port, source="127.0.0.3")
-    lone.send(op("SET", "l", "v", numbers=OF_21))
-    time.sleep(0.2)
-    ask(old, op("DELETE_KEY", "k", numbers=OF_113), i64(1))
-    ask(lone, op("APPEND", "l", "w", numbers=OF_21) + op("GET", "l", numbers=OF_21), s("vw"))
-    foreign = Raw(d.port, source="127.0.0.3")
-    foreign.send(b"RD")  # said something, then nothing
-    third.sock.settimeout(15)
-    foreign.sock.settimeout(15)
-    assert third.until_closed() == b"" and foreign.until_closed() == b""
-    assert second.silent(1)
-    ask(old, op("DELETE_KEY", "k", numbers=OF_113), i64(0))
-    old.close()
-    assert second.until_closed() == b""
-    lone.close()
 
 
 def test_at_rest_nothing_moves(rdzv):
