@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rdzv-trainer as it is run: against NumPy, in worlds of several ranks, interrupted, resumed, and with everything wrong."""
+"""rdzv-trainer as it is run: in worlds of several ranks, interrupted, resumed, and with everything wrong."""
 
 import gzip
 import re
@@ -13,9 +13,6 @@ import pytest
 
 from trainer_world import SMALL, STOP, Run, epoch_order, metrics, rng_at, train
 
-# ---- the same arithmetic in NumPy -----------------------------------------------------------------------------------
-
-
 def init_weights(widths, seed):
     out, k = [], 0
     for i, o in zip(widths, widths[1:]):
@@ -24,68 +21,6 @@ def init_weights(widths, seed):
         out.append(((2 * unit - 1) / np.sqrt(i)).astype(np.float32))
         k += n
     return np.concatenate(out)
-
-
-def unpack(flat, widths):
-    layers, at = [], 0
-    for i, o in zip(widths, widths[1:]):
-        layers.append((flat[at:at + i * o].reshape(o, i), flat[at + i * o:at + (i + 1) * o]))
-        at += (i + 1) * o
-    return layers
-
-
-def gradient(flat, widths, x, target, loss):
-    layers = unpack(flat, widths)
-    acts = [x]
-    for k, (w, b) in enumerate(layers):
-        z = acts[-1] @ w.T + b
-        acts.append(np.maximum(z, 0) if k + 1 < len(layers) else z)
-    y = acts[-1]
-    if loss == "cross-entropy":
-        p = np.exp(y - y.max(1, keepdims=True))
-        p /= p.sum(1, keepdims=True)
-        rows = np.arange(len(y))
-        value = -np.log(p[rows, target]).mean()
-        p[rows, target] -= 1
-        dz = p / len(y)
-    else:
-        d = y - target
-        mse = (d * d).mean()
-        value = mse if loss == "mse" else np.sqrt(mse)
-        dz = (2 * d if loss == "mse" else d / value) / d.size
-    grads = []
-    for k in reversed(range(len(layers))):
-        grads = [(dz.T @ acts[k]).ravel(), dz.sum(0)] + grads
-        if k:
-            dz = (dz @ layers[k][0]) * (acts[k] > 0)
-    return value, np.concatenate(grads)
-
-
-def numpy_run(flat, widths, x, target, loss, batch, seed, steps, update):
-    flat = flat.astype(np.float64)
-    losses, state = [], {}
-    n, epoch, position = len(x), 0, 0
-    order = epoch_order(n, seed, 0)
-    for step in range(1, steps + 1):
-        rows = order[position:position + batch]
-        value, g = gradient(flat, widths, x[rows], target[rows], loss)
-        losses.append(value)
-        flat = update(flat, g, state, step)
-        position += len(rows)
-        if position == n:
-            epoch, position = epoch + 1, 0
-            order = epoch_order(n, seed, epoch)
-    return np.array(losses), flat
-
-
-def adam(lr, beta1, beta2, eps=1e-8):
-    def update(w, g, state, step):
-        state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
-        state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g * g
-        m, v = state["m"] / (1 - beta1**step), state["v"] / (1 - beta2**step)
-        return w - lr * m / (np.sqrt(v) + eps)
-
-    return update
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -105,42 +40,13 @@ def digits(tmp_path_factory):
     shapes = rng.integers(0, 200, (7, 5, 4))
     images = np.clip(shapes[labels] + rng.integers(0, 56, (103, 5, 4)), 0, 255).astype(np.uint8)
     d = tmp_path_factory.mktemp("digits")
-    return {"images": idx(d / "images.idx.gz", images), "labels": idx(d / "labels.idx", labels),
-            "x": images.reshape(103, 20) / 255.0, "t": labels.astype(int)}
+    return {"images": idx(d / "images.idx.gz", images), "labels": idx(d / "labels.idx", labels)}
 
 
 def config(loss, digits):
     if loss == "cross-entropy":
-        args = ["--layers", "20,16,7", "--loss", loss, "--data", digits["images"], "--labels", digits["labels"]]
-        return args, [20, 16, 7], digits["x"], digits["t"]
-    if loss == "mse":
-        return ["--layers", "20,16,12,20", "--loss", loss, "--data", digits["images"]], [20, 16, 12, 20], digits["x"], digits["x"]
-    x = np.array([np.linspace(0, i, 20) for i in range(103)]) * 0.01
-    return ["--layers", "20,16,20", "--loss", loss, "--data", "synthetic:103", "--scale", "0.01"], [20, 16, 20], x, x
-
-
-OPTIMIZERS = {
-    "adam": (["--optimizer", "adam", "--lr", "0.002", "--beta1", "0.8", "--beta2", "0.99"], adam(0.002, 0.8, 0.99)),
-    "adam-betas-0-0.99": (["--lr", "0.002", "--beta1", "0", "--beta2", "0.99"], adam(0.002, 0.0, 0.99)),
-}
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("loss", ["mse", "rmse", "cross-entropy"])
-def test_fifty_steps_against_numpy(tmp_path, digits, loss, optimizer):
-    args, widths, x, target = config(loss, digits)
-    options, update = OPTIMIZERS[optimizer]
-    start = np.random.default_rng(3).normal(0, 0.3, sum((i + 1) * o for i, o in zip(widths, widths[1:]))).astype("<f4")
-    (tmp_path / "w0").write_bytes(start.tobytes())
-    out = train(args + options + ["--batch", 10, "--steps", 50, "--seed", 5, "--init-weights", tmp_path / "w0",
-                                  "--save-weights", tmp_path / "w1", "--metrics", tmp_path / "m"])
-    losses, weights = numpy_run(start, widths, x, target, loss, 10, 5, 50, update)
-    ours = np.array([line["loss"] for line in metrics(tmp_path / "m")])
-    got = np.fromfile(tmp_path / "w1", "<f4")
-    np.testing.assert_allclose(ours, losses, rtol=1e-4)
-    assert np.linalg.norm(got - weights) <= 1e-4 * np.linalg.norm(weights - start)
-    assert out["checksum"] == f"{zlib.crc32(got.tobytes()):08x}"
-    assert losses[-1] < losses[0]
+        return ["--layers", "20,16,7", "--loss", loss, "--data", digits["images"], "--labels", digits["labels"]]
+    return ["--layers", "20,16,12,20", "--loss", loss, "--data", digits["images"]]
 
 
 def test_first_weights_are_torchs_distribution_from_the_seed(tmp_path):
@@ -156,7 +62,7 @@ def test_first_weights_are_torchs_distribution_from_the_seed(tmp_path):
 def test_same_curve_for_any_world_size(tmp_path, digits, loss):
     """The global batches are the same; only the order of additions differs. In float, sums of 10 rows differ by some
     1e-7, and 60 steps of a well-conditioned run do not amplify that beyond 1e-4."""
-    args, *_ = config(loss, digits)
+    args = config(loss, digits)
     curves, ends = {}, {}
     for world in (1, 2, 3, 4, 5):
         m = tmp_path / f"m{world}"
@@ -181,7 +87,8 @@ def test_every_rank_ends_with_the_same_bytes(tmp_path):
     with Run(args, 3, per_rank=lambda r: ["--checkpoint-dir", tmp_path / f"d{r}", "--save-weights", tmp_path / f"w{r}"]) as run:
         codes, outs, errs = run.wait()
         assert codes == [0, 0, 0], errs
-    assert (tmp_path / "w0").exists() and not (tmp_path / "w1").exists(), "rank 0 alone writes"
+    assert not (tmp_path / "w1").exists(), "rank 0 alone writes"
+    assert f"checksum {zlib.crc32((tmp_path / 'w0').read_bytes()):08x}" in outs[0], outs
     assert not (tmp_path / "d1").exists()
 
 
@@ -323,15 +230,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
 
 @pytest.mark.parametrize("args, code, words", [
     (["--layer", "3"], 64, "--layers"),
-    (["--lr-decay", "cosine"], 64, "unknown option --lr-decay"),
-    (["--update-freq", 2], 64, "unknown option --update-freq"),
-    (["--threads", 2], 64, "unknown option --threads"),
     (["--precision", "tf32"], 64, "--precision=tf32: must be fp32 or bf16"),
-    (["--resume-from", "x"], 64, "unknown option --resume-from"),
-    (["--activation", "gelu"], 64, "unknown option --activation"),
-    (["--momentum", 0.9], 64, "unknown option --momentum"),
-    (["--weight-decay", 0.1], 64, "unknown option --weight-decay"),
-    (["--clip-norm", 1], 64, "unknown option --clip-norm"),
     (["--eval-data", "synthetic:9"], 64, "unknown option --eval-data"),
     (["--layers", "10"], 64, "two widths"),
     (["--layers", "10,x"], 64, "numbers"),

@@ -284,14 +284,6 @@ def test_another_models_checkpoint_is_final(rdzv):
     assert a.exit(60) == 65 and a.says("made with --layers 60,12,60") and not a.says("restart 1"), a
 
 
-def test_two_jobs_of_agents(rdzv):
-    a = job(rdzv, "--steps", 100000, "--throttle", 200)
-    until("a checkpoint", lambda: names(rdzv.tmp / "c"), 30)
-    b = job(rdzv, "--steps", 40)
-    assert b.exit(60) == 65 and b.says("is in use by another run") and not b.says("restart 1"), b
-    assert a.end(signal.SIGTERM, 30) == 75, a
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_rank_0_moves_to_another_node(rdzv, shared):
     """With a folder that both nodes see the other one resumes; with private folders it says what is missing."""
