@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real etcd, a member on each of some hosts. Its data lies in the cluster's folder: on a disk that outlives a loss of power."""
 
-from harness import need, until
+from harness import need
 
 
 class Etcd:

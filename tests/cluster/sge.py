@@ -7,7 +7,6 @@ touched, and several such clusters do not know of each other. The configuration 
 are fast. The parallel environment `mpi` takes one slot of each node: -pe mpi 2 is two nodes. The queue all.q sends the signals of -notify NOTIFY before the end.
 """
 
-import os
 import re
 import shutil
 import subprocess

@@ -121,22 +121,3 @@ def test_the_daemons_host_is_cut_off_fixed_size(make_cluster):
     clock.fact("healed, and all have the daemon back")
     stays(lambda: f"the same workers go on\n{c}", lambda: job.workers() == before, 2 * LEASE)
     job.finish()
-
-
-def test_the_daemons_host_is_cut_off_elastic(make_cluster):
-    """Each node has been told that the others can do without it, and cannot know that none of them can reach the daemon. So all fence, and all meet
-    again when the wire is whole; nothing is charged."""
-    c = make_cluster(4)
-    c[1].daemon()
-    job = Job(c, "2:3", more=["--last-call", "1m"])
-    job.expect(1, 3)
-    time.sleep(LEASE / 2)
-    c[1].cut()
-    clock = Clock(c)
-    until(lambda: f"all fence\n{c}", lambda: not job.workers(), LEASE + BUSY)
-    clock.fact(f"with a lease of {LEASE:g} s: no worker runs")
-    healed = Clock(c)
-    c[1].heal()
-    until(lambda: f"they run again\n{c}", lambda: len(job.workers()) >= 2, 30)
-    healed.fact("healed, and workers run")
-    job.finish()

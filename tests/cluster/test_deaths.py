@@ -80,23 +80,6 @@ def test_one_of_three_loses_its_agent_or_guard(make_cluster, victim):
     job.finish()
 
 
-@pytest.mark.parametrize("victim", ["agent", "guard"])
-def test_one_of_two_comes_back(make_cluster, victim):
-    """Fixed size: the other one waits for it, and a supervisor starts it again. Nothing is charged."""
-    c = make_cluster(3)
-    c[1].daemon()
-    job = Job(c, 2)
-    before = job.expect(1, 2)
-    clock = Clock(c)
-    os.kill(job.agents[3].pid if victim == "agent" else c[3].process("rdzv-guard"), signal.SIGKILL)
-    assert job.agents[3].exit() == (-signal.SIGKILL if victim == "agent" else 71), c
-    job.start(3)
-    job.expect(2, 2)
-    clock.fact("both run again")
-    assert not any(alive(p) for p in before.values())
-    job.finish()
-
-
 def test_power_cut_elastic(make_cluster):
     """Nobody tells: it is found by the lease. The others go on without it."""
     c = make_cluster(4)

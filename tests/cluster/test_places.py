@@ -80,20 +80,6 @@ def test_a_spare_waits_for_the_grace(make_cluster):
 
 
 @pytest.mark.seconds(25)
-def test_a_spare_waits_for_an_operator(make_cluster):
-    """The machine is off, and nobody but a person can know that. With --orphan-grace forever nothing else would end the wait."""
-    c = make_cluster(5)
-    job, _ = cut_off(c, "--orphan-grace", "forever")
-    assert not job.agents[5].says(r"knows in \d+ s"), c
-    job.lose(4)
-    stays(lambda: f"the daemon cannot know\n{c}", lambda: len(job.rounds()) == 1, 2 * LEASE)
-    code, said = c[1].ctl("confirm-dead", "job", "node4")
-    assert (code, said) == (0, "job job: 1 lost node on node4 counts as dead; the next round waits for it no longer\n"), c
-    goes_on(job, 2, 3, 5)
-    job.end()
-
-
-@pytest.mark.seconds(25)
 def test_a_spare_waits_for_a_boot(make_cluster):
     """The machine loses its power and is booted again: its new agent's word for that is enough."""
     c = make_cluster(5)
@@ -103,18 +89,6 @@ def test_a_spare_waits_for_a_boot(make_cluster):
     stays(lambda: f"the daemon cannot know\n{c}", lambda: len(job.rounds()) == 1, LEASE)
     job.start(4)
     goes_on(job, 2, 3, 5)
-    job.end()
-
-
-@pytest.mark.seconds(25)
-def test_a_spare_waits_for_the_wire(make_cluster):
-    """The wire is whole again: the lost node's agent kills its workers and says so."""
-    c = make_cluster(5)
-    job, pid = cut_off(c, "--orphan-grace", "forever")
-    c[4].heal()
-    goes_on(job, 2, 3)
-    assert not alive(pid), c
-    until(lambda: f"all are members\n{c}", lambda: all(f"node{i}" in str(job.asked(1)["members"]) for i in (2, 3, 4, 5)), 20)
     job.end()
 
 

@@ -97,17 +97,6 @@ def test_a_killed_launcher(make_ssh):
     c.gone(10)
 
 
-def test_interrupt(make_ssh):
-    c = make_ssh(3)
-    a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
-    ready(a, 3)
-    a.kill(signal.SIGINT)
-    assert a.exit(15) == 130, a
-    # Whose agent hears first of another's leaving stops its workers by SIGTERM.
-    assert sum("got " in l for l in a.out) == 3 and a.says("got INT"), a
-    c.gone()
-
-
 @pytest.mark.seconds(25)
 def test_a_killed_host(make_ssh):
     """A power cut, by which nobody is told: the job needs all, so all is over when the silence has lasted."""

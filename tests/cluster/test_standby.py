@@ -94,20 +94,6 @@ def test_a_node_is_lost_with_the_daemon(make_cluster):
 
 
 @pytest.mark.seconds(20)
-def test_the_first_daemon_is_not_there_yet(make_cluster):
-    """Agents that come first meet at the second one. The first one, when it comes, does not tear them apart."""
-    c = make_cluster(4)
-    c[2].daemon()
-    job = Own(c, 2, 3, 4, endpoint=BOTH)
-    before = job.expect(1, 2)
-    c[1].daemon()
-    stays(lambda: f"nobody notices\n{c}", lambda: job.workers() == before, 4)
-    (c.tmp / "go").touch()
-    assert [agent.exit(30) for agent in job.agents.values()] == [0, 0], c
-    c.gone()
-
-
-@pytest.mark.seconds(20)
 def test_two_groups_of_one_job_meet(make_cluster):
     """One agent comes while the first daemon is away, and waits at the second. The other comes when the first daemon is there. They find each other."""
     c = make_cluster(4)

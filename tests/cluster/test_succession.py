@@ -14,7 +14,7 @@ import pytest
 
 import beats
 from harness import SLOW, TOP, TRAINER, comm, until
-from job import LEASE, WAIT, Clock, Job, Own, stays
+from job import LEASE, Clock, Own, stays
 from test_slurm import torch
 
 BUSY = 10 * SLOW
