@@ -102,19 +102,6 @@ def test_what_to_type_instead(tmp_path):
         refused(agent(*words, cwd=tmp_path), code, *says)
 
 
-def test_a_command_that_cannot_be_run(tmp_path):
-    script = tmp_path / "script"
-    script.write_text("#!/bin/sh\n")
-    refused(agent("--", script), 126, str(script), "cannot be run", "chmod +x")
-    refused(agent("--", tmp_path), 126, "is a folder without __main__.py")
-
-
-def test_a_log_folder_that_cannot_be_had(tmp_path):
-    (tmp_path / "file").write_text("")
-    refused(agent("--log-dir", tmp_path / "file" / "logs", "--", "/bin/true"), 71, "--log-dir", "file/logs")
-    refused(agent("--log-dir", tmp_path / "file", "--", "/bin/true"), 71, "--log-dir")
-
-
 def test_help_is_whole():
     done = agent("--help")
     assert done.returncode == 0 and done.stderr == ""

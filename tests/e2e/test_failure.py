@@ -68,12 +68,6 @@ def test_core_dumped(rdzv):
     assert len(os.listdir(rdzv.tmp / "cores")) == 1
 
 
-def test_command_not_found(rdzv):
-    a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--", "no-such-command-here")
-    assert a.exit() == 127 and a.says("no-such-command-here"), a
-    rdzv.gone()
-
-
 def test_a_usage_error_is_not_tried_again(rdzv):
     """Neither rdzv-trainer's own, nor what argparse says; the same status without such words is a failure like others."""
     (rdzv.tmp / "train.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
@@ -91,19 +85,6 @@ def test_who_had_finished_before(rdzv):
     assert a.exit() in (3, 5) and a.says(r"failed in round 1: .*; before that, rank 1 had finished with code 0; exit code"), a
     a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--", "sh", "-c", "[ $RANK = 1 ] && exit 3; trap 'exit 0' TERM; sleep 9 & wait")
     assert a.exit() == 3 and not a.says("had finished"), a
-
-
-def test_script_not_found(rdzv):
-    a = rdzv.agent("--standalone", "--nproc", 2, "no-such.py")
-    assert a.exit() == 127 and a.says("the script no-such.py cannot be read, from the folder .*: No such file"), a
-    assert not a.says("round"), a
-
-
-def test_command_not_executable(rdzv):
-    (rdzv.tmp / "plain").write_text("#!/bin/sh\n")
-    a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "./plain")
-    assert a.exit() == 126 and a.says("plain"), a
-    rdzv.gone()
 
 
 def test_healthy_workers_are_asked_before_they_are_killed(rdzv):
@@ -253,55 +234,3 @@ def test_sigterm_to_one_agent(rdzv):
     assert agents[0].exit() == 0, rdzv
 
 
-def test_sigterm_to_all(rdzv):
-    """As a scheduler does it: everybody leaves with 75, nobody waits for the others."""
-    d = rdzv.daemon()
-    agents = rdzv.agents(3, d.endpoint, "--nnodes", 3, "--", "sh", "-c", HYDRA)
-    rdzv.await_workers(3, each=2)
-    for a in agents:
-        a.kill(signal.SIGTERM)
-    assert [a.exit(5) for a in agents] == [75] * 3, rdzv
-    rdzv.gone(E2E_NODE="0")
-
-
-def test_ctrl_c_at_a_terminal(rdzv):
-    """Two agents in the foreground group of a terminal: one Ctrl-C ends both with their trees, and the terminal is left in order."""
-    import sys
-
-    port = free_port()
-    driver = rdzv.tmp / "driver.py"
-    driver.write_text(f"""
-import fcntl, os, signal, subprocess, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-signal.signal(signal.SIGINT, lambda *a: None)
-agent = {[str(a) for a in (__import__('harness').AGENT, '--endpoint', f'127.0.0.1:{port}', '--nnodes', 2, '--nproc', 2, '--', 'sh', '-c', HYDRA)]!r}
-children = [subprocess.Popen(agent) for i in (0, 1)]
-codes = [c.wait() for c in children]
-print('codes', *codes, file=open('codes', 'w'))
-""")
-    master, slave = os.openpty()
-    import subprocess
-
-    p = subprocess.Popen([sys.executable, "-SE", driver], stdin=slave, stdout=slave, stderr=slave, env=rdzv.env(), cwd=rdzv.tmp, start_new_session=True)
-    os.close(slave)
-    screen = bytearray()
-    os.set_blocking(master, False)
-
-    def drained():
-        try:
-            while chunk := os.read(master, 65536):
-                screen.extend(chunk)
-        except (BlockingIOError, OSError):
-            pass
-        return [len(v) for v in rdzv.leaders().values()] == [2] * 4
-
-    until(lambda: f"eight workers' sessions: {screen.decode(errors='replace')}", drained)
-    os.write(master, b"\x03")
-    until(lambda: f"both leave: {screen.decode(errors='replace')}", lambda: (drained(), p.poll())[1] is not None, 20)
-    assert (rdzv.tmp / "codes").read_text().split() == ["codes", "130", "130"], screen.decode(errors="replace")
-    drained()
-    os.close(master)
-    rdzv.gone()
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", l) for l in screen.decode(errors="replace").split("\n")]
-    assert any("SIGINT" in l or "Ctrl-C" in l for l in lines), lines
-    assert screen.count(b"\x1b[?25l") == screen.count(b"\x1b[?25h"), "the cursor is left hidden"

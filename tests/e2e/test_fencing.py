@@ -67,19 +67,3 @@ def test_what_workers_have_started_is_fenced_with_them(rdzv, state):
     agents[1].kill(signal.SIGCONT)
     (rdzv.tmp / "go").touch()
     assert agents[0].exit() == 0 and agents[1].exit() is not None, rdzv
-
-
-def test_a_stopped_agent_of_a_fixed_size_job_is_not(rdzv):
-    """Nobody can go on without its node, so its worker goes on; the others' are stopped when it is taken for lost."""
-    d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", f"{LEASE:g}s", "--", "sh", "-c", WAIT)
-    workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
-    pid = next(iter(workers[1].values()))
-    agents[1].kill(signal.SIGSTOP)
-    until("the other node hears of the loss", lambda: not rdzv.workers(E2E_NODE="0"), LEASE + 15)
-    assert alive(pid), "its worker was killed, and nobody could have taken its place"
-    agents[1].kill(signal.SIGCONT)
-    for a in agents:
-        a.expect("round 2 of 2", 30)
-    assert not alive(pid)
-    rdzv.go(*agents)

@@ -73,8 +73,7 @@ def test_all_hang(rdzv, worker):
 def test_output(rdzv):
     """One that stops printing, behind a shell; what it does is in a file beside its logs."""
     script = f"[ $RANK$RDZV_RESTART_COUNT = 10 ] && echo last && sleep 600; [ $RDZV_RESTART_COUNT = 1 ] && exit 0; {NEVER_ENDS}"
-    start = ["--hang-timeout", "2s", "--hang-start-timeout", f"{10 * SLOW}s", "--hang-stacks", "never"]
-    a = rdzv.agent("--standalone", "--nproc", 2, *start, "--hang-watch", "output", "--log-dir", "logs", "--", "sh", "-c", script)
+    a = rdzv.agent("--standalone", "--nproc", 2, *TIMEOUT, "--hang-watch", "output", "--log-dir", "logs", "--", "sh", "-c", script)
     assert a.exit(40) == 0, a
     assert a.says(r"rank 1 \(local 1\) .* made no progress for .* s: its process waits .*; it has stopped printing"), a
     found = list((rdzv.tmp / "logs").glob("*/attempt_0/1/hang.txt"))
@@ -89,8 +88,7 @@ def test_auto(rdzv):
     one = "while :; do touch tick; sleep 0.02; done"
     zero = "for i in $(seq 100000); do rm -f tick; until [ -e tick ]; do sleep 0.02; done; echo step $i; done"
     script = f"[ $RDZV_RESTART_COUNT = 1 ] && exit 0; if [ $RANK = 1 ]; then {one}; else {zero}; fi"
-    start = ["--hang-timeout", "2s", "--hang-start-timeout", f"{10 * SLOW}s", "--hang-stacks", "never"]
-    a = rdzv.agent("--standalone", "--nproc", 2, *start, "--", "sh", "-c", script)
+    a = rdzv.agent("--standalone", "--nproc", 2, *TIMEOUT, "--", "sh", "-c", script)
     a.expect("step 100", 30)
     os.kill(rdzv.workers()[1], signal.SIGSTOP)
     assert a.exit(40) == 0, a
@@ -101,9 +99,8 @@ def test_auto(rdzv):
 def test_file(rdzv):
     """A file that is not touched any more."""
     script = f"touch beat.$RANK; [ $RANK$RDZV_RESTART_COUNT = 00 ] && exec sleep 600; [ $RDZV_RESTART_COUNT = 1 ] && exit 0; {NEVER_ENDS}"
-    start = ["--hang-timeout", "2s", "--hang-start-timeout", f"{10 * SLOW}s", "--hang-stacks", "never"]
     watch = f"file:{rdzv.tmp}/beat.${{rank}}"
-    a = rdzv.agent("--standalone", "--nproc", 2, *start, "--hang-watch", watch, "--redirects", 3, "--log-dir", "logs", "--", "sh", "-c", script)
+    a = rdzv.agent("--standalone", "--nproc", 2, *TIMEOUT, "--hang-watch", watch, "--redirects", 3, "--log-dir", "logs", "--", "sh", "-c", script)
     assert a.exit(40) == 0, a
     assert a.says(r"rank 0 \(local 0\) .*: its process waits .*; its file has stopped changing"), a
     assert not a.says("rank 1 stopped"), a

@@ -203,15 +203,6 @@ def test_never_and_auto(rdzv):
     assert alone.exit() == 2 and alone.says("runs without an agent; use ncclGetUniqueId"), alone
 
 
-def test_settings_must_agree(rdzv):
-    daemon = rdzv.daemon()
-    one = rdzv.agent("--nnodes", 2, "--endpoint", daemon.endpoint, "--nccl-ids", "always", "--", "true")
-    one.expect("is here")
-    two = rdzv.agent("--nnodes", 2, "--endpoint", daemon.endpoint, "--", "true")
-    assert two.exit() == 72 and two.says("--nccl-ids is auto here .* and always in the job"), two
-    one.end(15)
-
-
 def test_library_of_python(rdzv, nccl):
     """Without a word, where pip has put it."""
     env = {"PYTHON_EXEC": sys.executable, "NCCL_SOCKET_IFNAME": "lo"}

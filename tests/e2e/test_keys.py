@@ -237,43 +237,13 @@ def test_eight_at_once(rdzv):
     assert os.listdir(rdzv.config / "rdzv") == ["key"]
 
 
-def spoil(path, how):
-    text = path.read_text()
-    if how == "readable":
-        path.chmod(0o640)
-        os.chown(path, -1, 1 if os.geteuid() == 0 else os.getegid())
-    elif how == "open folder":
-        path.parent.chmod(0o777)
-    elif how == "large":
-        path.write_text(text * 3)
-    elif how in ("garbage", "empty"):
-        path.write_text("secret\n" if how == "garbage" else "")
-    else:
-        path.rename(path.with_name("old"))
-        if how == "link":
-            path.symlink_to("old")
-        elif how == "fifo":
-            os.mkfifo(path, 0o600)
-        elif how == "folder":
-            path.mkdir(0o700)
-
-
-@pytest.mark.parametrize("how, sentence", [
-    ("readable", r"other users have access to it \(mode 0640\): chmod 600 it"),
-    ("open folder", r"others can write to its folder \(uid \d+, mode 0777\): chmod go-w"),
-    ("large", "it is larger than a key"),
-    ("garbage", "a key is 64 hex digits"),
-    ("empty", "it is empty: remove it for a new key, or copy the key"),
-    ("link", "it is a symbolic link"),
-    ("fifo", "it is not a regular file"),
-    ("folder", "it is not a regular file"),
-])
-def test_default_file_that_is_refused(rdzv, how, sentence):
+def test_default_file_that_is_refused(rdzv):
     path = rdzv.config / "rdzv/key"
     text = path.read_text().strip()
-    spoil(path, how)
+    path.chmod(0o640)
+    os.chown(path, -1, 1 if os.geteuid() == 0 else os.getegid())
     for program, words in (AGENT, ["--endpoint", "127.0.0.1:1", "--", "true"]), (RDZVD, ["--listen", "127.0.0.1:0"]):
-        p = refuses(rdzv, rf"the key's default file {path}: .*{sentence}.*give --key-file FILE", *words, program=program)
+        p = refuses(rdzv, rf"the key's default file {path}: other users have access to it \(mode 0640\): chmod 600 it.*give --key-file FILE", *words, program=program)
         assert text not in p.text and len([l for l in p.err if l]) == 1, p
 
 

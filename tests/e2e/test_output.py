@@ -82,29 +82,6 @@ def test_log_dir_alone_is_as_tee_without_its_prefix(rdzv, tmp):
     assert list(tmp.iterdir()) == []
 
 
-def test_redirects_by_local_rank(rdzv, tmp):
-    a = agent(rdzv, "--standalone", "--log-dir", "logs", "--redirects", "0:3,1:2", "--", "sh", "-c", BOTH)
-    assert a.exit() == 0, a
-    assert workers_lines(a) == ["[1] out of 1"]
-    assert {k: v for k, v in tree(rdzv.tmp / "logs").items() if "/" in k} == {
-        "attempt_0/0/stdout.log": "out of 0\n", "attempt_0/0/stderr.log": "err of 0\n", "attempt_0/1/stderr.log": "err of 1\n",
-    }
-
-
-def test_tee_keeps_the_prefix(rdzv, tmp):
-    a = agent(rdzv, "--standalone", "--log-dir", "logs", "-t", "1:1", "--role", "trainer", "--", "sh", "-c", BOTH)
-    assert a.exit() == 0, a
-    assert workers_lines(a) == ["[0] err of 0", "[0] out of 0", "[1] err of 1", "[1] out of 1"]
-    assert {k: v for k, v in tree(rdzv.tmp / "logs").items() if "/" in k} == {"attempt_0/1/stdout.log": "out of 1\n"}
-
-
-def test_some_ranks_are_shown_and_all_are_kept(rdzv, tmp):
-    a = agent(rdzv, "--standalone", "--log-dir", "logs", "--local-ranks-filter", "1", "--", "sh", "-c", BOTH)
-    assert a.exit() == 0, a
-    assert workers_lines(a) == ["[1] err of 1", "[1] out of 1"]
-    assert tree(rdzv.tmp / "logs")["attempt_0/0/stdout.log"] == "out of 0\n"
-
-
 def test_prefix_template(rdzv, tmp):
     template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}:${rank}/${local_rank}> "}
     a = agent(rdzv, "--standalone", "--", "sh", "-c", BOTH, env=template)
@@ -122,16 +99,6 @@ def test_prefix_with_the_nodes_name(rdzv, tmp, lan):
         assert sorted(a.out) == [f"node{i + 1} {2 * i}: here", f"node{i + 1} {2 * i + 1}: here"], rdzv
 
 
-def test_duplicates(rdzv, tmp):
-    a = agent(rdzv, "--standalone", "--log-dir", "logs", "--duplicate-stdout-filters", "loss,a,, b", "--duplicate-stderr-filters", "loss",
-              "--", "sh", "-c", "echo the loss of $LOCAL_RANK; echo no; echo a, b; echo last >&2")
-    assert a.exit() == 0, a
-    files = tree(rdzv.tmp / "logs")
-    assert sorted(files["attempt_0/filtered_stdout.log"].splitlines()) == [
-        "[default0]:a, b", "[default0]:the loss of 0", "[default1]:a, b", "[default1]:the loss of 1"]
-    assert files["attempt_0/filtered_stderr.log"] == ""
-
-
 def test_no_attempt_is_lost(rdzv, tmp):
     """A restart, and then a membership change, which torchrun would let write over the attempt before."""
     d = rdzv.daemon()
@@ -145,14 +112,6 @@ def test_no_attempt_is_lost(rdzv, tmp):
     assert one.exit() == 0, rdzv
     (top,) = [p for p in (rdzv.tmp / "logs").iterdir() if (p / "attempt_2").exists()]
     assert [(top / f"attempt_{n}/0/stdout.log").read_text() for n in range(3)] == ["round 1\n", "round 2\n", "round 3\n"]
-
-
-def test_a_second_run_has_a_folder_of_its_own(rdzv, tmp):
-    d = rdzv.daemon()
-    for _ in range(2):
-        assert agent(rdzv, "--endpoint", d.endpoint, "--rdzv-id", "a:b/c", "--log-dir", "logs", "--", "true").exit() == 0, rdzv
-    names = [p.name for p in (rdzv.tmp / "logs").iterdir()]
-    assert len(names) == 2 and all(re.fullmatch("a_b_c_[a-z0-9]{8}", n) for n in names)
 
 
 def test_a_place_that_cannot_be_written(rdzv, tmp):

@@ -5,8 +5,6 @@ import os
 
 import pytest
 
-from harness import until
-
 CPUS = sorted(os.sched_getaffinity(0))
 SHOW = 'echo "$LOCAL_RANK on $(grep Cpus_allowed_list /proc/self/status | cut -f2)"'
 

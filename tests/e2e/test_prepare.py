@@ -121,21 +121,6 @@ def test_all_leave_and_the_same_command_goes_on(rdzv, signo):
     check_no_step_twice(job.events())
 
 
-def test_without_a_daemon(rdzv):
-    """The agent asks by itself, and gives the signal when the checkpoint is written."""
-    d = rdzv.daemon()
-    job = Job(rdzv, "1", "--steps", 100000, "--throttle", 100, endpoint=d.endpoint)
-    a = job.agent()
-    until_step(job.metrics, 20)
-    d.kill(signal.SIGKILL)
-    a.expect("lost contact with the daemon")
-    assert a.end(signal.SIGTERM, 20) == 75, a
-    assert len(checkpoint_steps(a)) == 1, a
-    (first, *_) = [e["step"] for e in job.events() if e["event"] == "checkpoint"]
-    assert checkpoint_steps(a) == [first]
-    no_worker_is_left(rdzv)
-
-
 def test_a_worker_that_only_reads_its_rank_is_not_waited_for(rdzv):
     """No --checkpoint-dir: nothing to wait for. The signal comes at once, as under torchrun."""
     a = rdzv.agent("--standalone", "--nproc", 2, "--", *TASK, "--steps", 100000, "--throttle", 100, "--metrics", rdzv.tmp / "m")

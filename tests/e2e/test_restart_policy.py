@@ -4,31 +4,12 @@
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import BUILD, HOST, SANITIZED, TOP
-
-# In round n it fails after step 7 + n, and in round argv[1] it ends well; "0": it always fails after step 7.
-STEPS = r"""
-#include <rdzv.h>
-#include <stdio.h>
-#include <stdlib.h>
-int main(int argc, char **argv) {
-  struct rdzv *r;
-  if (rdzv_init(&r, 10000)) return fprintf(stderr, "%s\n", rdzv_error(NULL)), 1;
-  int rounds = atoi(argv[1]), round = atoi(getenv("RDZV_ROUND"));
-  uint64_t last = rounds ? 7 + (uint64_t)round : 7;
-  for (uint64_t step = 1; step <= last; step++) rdzv_progress(r, step, 500, 1.0, 1.0);
-  if (round != rounds) fprintf(stderr, "steps: stopped at step %d\n", (int)last);
-  rdzv_finish(r);
-  return round != rounds;
-}
-"""
+from harness import HOST
 
 PYTHON = ["--", sys.executable, "-u", "train.py"]
 REPEATED = r"not restarted, since the same failure has come again 2 times without progress \(--repeat-limit 2\)"
@@ -36,16 +17,6 @@ REPEATED = r"not restarted, since the same failure has come again 2 times withou
 
 def write(rdzv, text):
     (rdzv.tmp / "train.py").write_text("import os, signal, sys, threading, time\nround = int(os.environ['RDZV_ROUND'])\nrank = int(os.environ['RANK'])\n" + text)
-
-
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory):
-    place = tmp_path_factory.mktemp("steps")
-    (place / "steps.c").write_text(STEPS)
-    flags = ["-fsanitize=address,undefined"] if SANITIZED else []
-    cc = ["cc", "-D_GNU_SOURCE", *flags, "-I", TOP / "agent/sdk", "steps.c", BUILD / "agent/sdk/librdzv.a", "-o", "steps"]
-    subprocess.run(cc, cwd=place, check=True, timeout=120)
-    return place / "steps"
 
 
 def lines(a, pattern):
@@ -67,27 +38,6 @@ def test_a_deterministic_crash_ends_the_job(rdzv):
     assert lines(a, rf"failed in round 3: rank 1 .*: ValueError: boom in .*; 2 of 3 restarts used; {REPEATED}; exit code 1$"), a
     assert len(lines(a, r"restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 \(--repeat-limit\)")) == 1, a
     assert json.loads((rdzv.tmp / "v.json").read_text())["repeats"] == 2
-
-
-def test_a_crash_that_moves_on_is_restarted(rdzv, steps):
-    """Each round reports a step more than the one before, and fails as before; the fifth gets through."""
-    a = rdzv.agent("--standalone", "--max-restarts", 2, "--", steps, "5")
-    assert a.exit(60) == 0 and rounds(a) == 5 and not a.says("has come again"), a
-
-
-def test_a_crash_at_the_same_step_is_a_repeat(rdzv, steps):
-    a = rdzv.agent("--standalone", "--max-restarts", 9, "--", steps, "0")
-    assert a.exit(60) == 1 and rounds(a) == 3 and a.says(REPEATED), a
-    assert a.says("exited with code 1: steps: stopped at step 7, after step 7"), a
-
-
-def test_settings_of_all_nodes_agree(rdzv):
-    d = rdzv.daemon()
-    (a,) = rdzv.agents(1, d.endpoint, "--nnodes", 2, "--repeat-limit", 1, "--", "true")
-    a.expect("1 of 2 nodes")
-    (b,) = rdzv.agents(1, d.endpoint, "--nnodes", 2, "--", "true")
-    assert b.exit() == 72 and b.says("--repeat-limit is 2 here .* and 1 in the job"), b
-    assert a.end(signal.SIGTERM) == 75, a
 
 
 # --------------------------------------------------------------------- final

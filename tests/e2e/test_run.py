@@ -41,19 +41,6 @@ def test_agent_brings_the_daemon(rdzv):
     rdzv.gone()
 
 
-def test_standalone_is_two_words(rdzv):
-    a = rdzv.agent("--standalone", "--nproc", 2, "--", "sh", "-c", "echo I am $RANK of $WORLD_SIZE")
-    assert a.exit() == 0, a
-    assert a.says("I am 0 of 2") and a.says("I am 1 of 2")
-    rdzv.gone()
-
-
-def test_one_worker_is_not_prefixed(rdzv):
-    a = rdzv.agent("--standalone", "--", "printf", "one\\ntwo\\nthree")
-    assert a.exit() == 0, a
-    assert a.out == ["one", "two", "three"]
-
-
 def test_output_in_whole_lines(rdzv):
     """Four workers write as fast as they can, in pieces that end within lines: no line is torn, lost, or without its prefix."""
     n = 3000
@@ -84,13 +71,6 @@ def test_several_jobs_on_one_daemon(rdzv):
     for job, agents in jobs.items():
         assert [a.exit() for a in agents] == [0, 0], rdzv
         assert sorted(re.sub(r"^\[\d\] ", "", l) for a in agents for l in a.out) == [f"{job} 0/2", f"{job} 1/2"]
-
-
-def test_the_same_command_again_is_a_new_job(rdzv):
-    d = rdzv.daemon()
-    for _ in range(2):
-        a = rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "again", "--", "sh", "-c", "echo round $RDZV_ROUND")
-        assert a.exit() == 0 and a.says("round 1"), a
 
 
 def test_one_agent_too_many_waits_as_a_spare(rdzv):
@@ -147,13 +127,6 @@ def test_worker_signals_and_descriptors_are_clean(rdzv):
     assert a.exit() == 0, a
     assert int(a.out[0]) == 4  # 0, 1, 2 and the one that ls opens
     assert [l.split()[1] for l in a.out[1:]] == ["0" * 16] * 2
-
-
-def test_progress_is_shown(rdzv):
-    """What workers tell through librdzv reaches rdzvctl and the agent's lines; here only that the trainer's last step is named."""
-    a = rdzv.agent("--standalone", "--nproc", 2, "--", "--layers", "8,4,8", "--data", "synthetic:64", "--batch", 8, "--steps", 20)
-    assert a.exit(60) == 0, a
-    assert a.says(r"\b20\b"), a
 
 
 def test_agent_environment_of_daemon_is_its_own(rdzv):

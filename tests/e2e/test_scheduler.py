@@ -197,12 +197,6 @@ def test_a_batch_script_without_srun(rdzv):
     assert a.exit() == 0, a
 
 
-def test_a_batch_script_of_one_node(rdzv):
-    env = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": HOST, "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
-    a = rdzv.agent("--", "sh", "-c", SHOW, env=env)
-    assert a.exit() == 0 and places([a]) == {r: f"of 2 local {r} of 2 sees all in slurm-47" for r in (0, 1)}, a
-
-
 def test_the_pages_explanation(rdzv):
     """Its command, by a stand-in for srun that is the first of two tasks; what it prints is what the page shows."""
     step = "SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_NNODES=2 SLURM_STEP_NODELIST='gpu[1-2]'"
@@ -284,21 +278,6 @@ def test_mpirun_on_a_part_of_the_jobs_hosts(rdzv, lan):
     job = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": "node[1-2]"}
     a = rdzv.agent("--", "true", env={**mpi(0, 2, "10.99.0.1"), **job}, wrap=lan[1])
     assert a.exit() == 64 and a.says(r"would meet on 10.99.0.1 \(OMPI_MCA_orte_hnp_uri=.*\), .* --endpoint node2"), a
-
-
-def test_hydra_on_several_hosts(rdzv):
-    """Whose proxy cannot be looked at."""
-    a = rdzv.agent("--", "true", env={"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"})
-    assert a.exit() == 64 and a.says("Hydra started 2 agents, .* give --endpoint HOST"), a
-
-
-def test_a_pod_of_an_indexed_job(rdzv):
-    """Kubernetes counts nobody: without --nnodes each pod would train by itself."""
-    env = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-1", "JOB_COMPLETION_INDEX": "1"}
-    a = rdzv.agent("--", "true", env=env)
-    assert a.exit() == 64 and a.says(r"one of several \(JOB_COMPLETION_INDEX=1\), .* give --nnodes N and --endpoint HOST"), a
-    a = rdzv.agent("--standalone", "--", "true", env=env)
-    assert a.exit() == 0, a
 
 
 # The end of a job. ------------------------------------------------------------------------------------------------------------

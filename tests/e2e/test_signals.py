@@ -156,15 +156,6 @@ def test_one_event_may_send_a_signal_twice(rdzv):
     rdzv.gone()
 
 
-def test_workers_have_sessions_of_their_own(rdzv):
-    """As under torchrun: pid, process group and session are one, so a terminal's Ctrl-C reaches the agent alone."""
-    a = rdzv.agent("--nproc", 2, "--", "sleep", 60)
-    for pid in rdzv.await_workers(2).values():
-        _, _, group, session = stat(pid)[:4]
-        assert (group, session) == (str(pid), str(pid))
-    a.end(signal.SIGTERM, 10)
-
-
 def test_the_guard_has_a_name_of_its_own(rdzv):
     a = rdzv.agent("--", "sleep", 60)
     (worker,) = rdzv.await_workers(1).values()

@@ -144,13 +144,6 @@ def test_an_explicit_zero_counts(rdzv, words, env, kept):
     assert ("stdout.log" in files) == ("stderr.log" in files) == kept and any(f.startswith("agent-") for f in files), files
 
 
-def test_variables(rdzv, script):
-    env = {"PET_NPROC_PER_NODE": "2", "PET_MODULE": "1", "PET_STANDALONE": "1", "PET_SOMETHING_ELSE": "x"}
-    assert len(shown(rdzv.agent("pkg.show", env=env))) == 2
-    bad = rdzv.agent("pkg.show", env={**env, "PET_NPROC_PER_NODE": "two"})
-    assert bad.exit() == 64 and "PET_NPROC_PER_NODE=two" in bad.text
-
-
 def test_options_behind_the_script(rdzv, script):
     """They are the script's, as under torchrun; a line says so."""
     a = rdzv.agent("show.py", "--nproc_per_node", 2)
