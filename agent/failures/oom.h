@@ -23,20 +23,14 @@ struct oom_mark {
   struct oom_events before;
 };
 
-enum { OOM_TEXT_MAX = 64 };
-
-struct oom_watch {
-  const char *proc, *root; /* PID/cgroup is below proc; root: the mount of version 2 */
-  struct oom_mark *marks;
-  char text[OOM_TEXT_MAX];
-};
-
-#define OOM_WATCH_INIT                                                                                                 \
-  { .proc = "/proc", .root = "/sys/fs/cgroup" }
-
+struct oom_watch;
+/* proc: holds PID/cgroup; cgroups: the mount of version 2; kmsg: the kernel's log, read from now on. NULL: the system's
+ * own. A file that is missing or may not be read tells nothing. */
+struct oom_watch *oom_watch_create(const char *proc, const char *cgroups, const char *kmsg);
+void oom_watch_destroy(struct oom_watch *w);
 void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid); /* the worker runs */
 /* After its death by SIGKILL: "out of memory (...)", or NULL: the sender of the signal is not known. Valid until the
  * next call. */
-const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m);
+const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t pid);
 
 #endif

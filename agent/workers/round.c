@@ -76,7 +76,7 @@ struct round_driver {
   struct sdk_server *sdk;
   struct rations refused; /* users whose connection was refused there */
   struct failures failures;
-  struct oom_watch oom;
+  struct oom_watch *oom; /* from the first round on */
   struct hang_watch *hang;
   struct device_watch *devices;
   struct store_watch *store_watch;
@@ -223,7 +223,7 @@ static void report_exit(struct round_driver *r, uint32_t i) {
     /* The kernel's out-of-memory killer, else its error file, else its stderr. Of a worker that a signal has killed, stderr
      * has the reason only if the worker aborted itself. */
     bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
-    const char *oom = k->unasked && killed ? oom_watch_died(&r->oom, &k->memory) : NULL;
+    const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
     const char *message = said ? said->message : "";
     /* PyTorch's spawn has the child's whole traceback in the message of its error file. */
     bool nested = strstr(message, "\nTraceback (most recent call last):") != NULL;
@@ -554,6 +554,7 @@ static void begin_round(void *ctx) {
   bool takes = !any || guard_adopt(&r->guard, r->round, r->o.count, &e) == 0;
   if (!takes) give_up_guard(r, &e);
   for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
+  if (!r->oom) r->oom = oom_watch_create(NULL, NULL, NULL); /* while the guard starts the first workers */
   if (start->node_rank != 0 || r->o.options->store != STORE_AGENT) return;
   store_watch_begin(r->store_watch, &(struct store_watch_round){.addr = start->head_addr,
                                                                 .port = (uint16_t)start->store_port,
@@ -672,7 +673,7 @@ static void on_guard_event(struct round_driver *r, const struct guard_event *g) 
       .kind = SUP_TICK, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms, .text = g->text};
   switch (g->kind) {
   case GUARD_STARTED:
-    if (known && !k->adopting) oom_watch_begin(&r->oom, &k->memory, g->pid);
+    if (known && !k->adopting) oom_watch_begin(r->oom, &k->memory, g->pid);
     if (known) {
       k->pid = g->pid;
       k->adopting = false;
@@ -899,7 +900,6 @@ static void start_template(struct round_driver *r) {
 int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e) {
   struct round_driver *r = xcalloc(1, sizeof(*r));
   r->o = *o;
-  r->oom = (struct oom_watch)OOM_WATCH_INIT;
   r->guard = *g;
   r->v = xcalloc(o->count, sizeof(*r->v));
   rations_init(&r->refused, 0); /* its keys are user numbers, which a peer cannot choose to collide */
@@ -971,6 +971,7 @@ static void on_wake_closed(uv_handle_t *handle) {
   struct round_driver *r = handle->data;
   sdk_server_destroy(r->sdk);
   for (uint32_t i = 0; i < r->o.count; i++) failure_finish(&r->v[i].failure);
+  oom_watch_destroy(r->oom);
   start_free(r->start);
   rations_finish(&r->refused);
   free(r->cause_text);
