@@ -54,7 +54,7 @@ def test_what_workers_have_started_is_fenced_with_them(rdzv, state):
                          f'[ "$E2E_NODE" = 0 ] || {{ {FAMILY} }}; {WAIT}')
     family = lambda: [pid for pid in rdzv.pids(E2E_NODE="1") if "RANK" in environ(pid)]
     rdzv.await_workers(1, E2E_NODE="0")
-    until(lambda: f"the worker and its children run: {len(family())}", lambda: len(family()) >= 6, 10)
+    until(lambda: f"the worker and its children run: {len(family())}", lambda: len(family()) >= 6)
     time.sleep(LEASE / 3)  # a heartbeat or two have told both that the other can go on alone
     (rdzv.tmp / "fenced").write_text("".join(f"{pid}\n" for pid in family()))
     if state != "running":

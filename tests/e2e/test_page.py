@@ -288,6 +288,7 @@ def test_hostile_texts(rdzv, browser):
         browser.shows("exited with code 1")
         browser.open("about:blank")
         browser.open(page(d))
+        browser.until("the job is listed", "return document.querySelector('.jobs a[href*=onerror]') !== null")
         browser.js("document.querySelector('.jobs a[href*=onerror]').click()")
         browser.shows("exited with code 1", ".alert")
         assert "<img src=x onerror=" in browser.text(".alert") and "\u202e" not in browser.text()
