@@ -59,6 +59,7 @@ struct rank {
   struct sdk_welcome welcome;
   struct sdk_progress progress;
   bool progressed;              /* not yet reported */
+  bool placed;                  /* where it resumed is known: it has said so, or its first step tells */
   uint32_t n[2];                /* how many of its connections have each property */
   struct worker_conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
   uint32_t bits;                /* the requests to it */
@@ -345,6 +346,10 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   case SDK_HELLO: return on_hello(c, &r->hello);
   case SDK_PROGRESS: {
     struct rank *m = &c->of->ranks[c->local_rank];
+    /* The agent may be late, and then it sees the latest step alone. */
+    if (!m->placed && !c->parked)
+      add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->progress.step - (r->progress.step > 0);
+    m->placed |= !c->parked;
     m->progress = r->progress;
     c->of->n_progressed += !m->progressed;
     m->progressed = true;
@@ -368,6 +373,7 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
     if (!c->parked) add_event(c->of, SDK_EVENT_SAVED, c)->step = r->step.step;
     break;
   case SDK_RESUMED:
+    c->of->ranks[c->local_rank].placed |= !c->parked;
     if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->step.step;
     break;
   case SDK_SAVING:

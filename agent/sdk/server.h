@@ -51,7 +51,7 @@ enum sdk_event_kind {
   SDK_EVENT_CAN,          /* local_rank answers requests for a checkpoint, or no longer does: on */
   SDK_EVENT_CHECKPOINTED, /* local_rank has answered the request `checkpoint`, with the state after `step` */
   SDK_EVENT_SAVED,        /* local_rank's checkpoint of `step` is complete */
-  SDK_EVENT_RESUMED,      /* local_rank goes on after `step` */
+  SDK_EVENT_RESUMED,      /* local_rank goes on after `step`: it has said so, or its first step tells */
   SDK_EVENT_SAVING,       /* local_rank waits for a checkpoint to be written, or no longer does: on */
   SDK_EVENT_NCCL_UP,      /* local_rank's communicators are up */
   SDK_EVENT_CAN_REJOIN,   /* local_rank can go on in the next round, or no longer can, even if it is parked: on */

@@ -154,7 +154,7 @@ void ledger_name_missing(struct ledger *l, const char *hosts) {
 /* Rounds and steps. ------------------------------------------------------------------------------------------------ */
 
 static void forget_round(struct ledger *l) {
-  l->stepped = l->resume_told = l->in_place = false;
+  l->stepped = l->in_place = false;
   l->resume_step = -1;
   l->saving_ms = 0;
   l->still_ms = INT64_MAX;
@@ -198,7 +198,6 @@ static void forget_unread_checkpoint(struct ledger *l) {
 static void step_first(struct ledger *l, int64_t at_ms, int64_t resumed, struct history_point *p) {
   if (l->bucket == BUCKET_STARTING || l->bucket == BUCKET_PRODUCTIVE) ledger_turn(l, BUCKET_PRODUCTIVE, at_ms);
   l->stepped = true;
-  l->resume_told = resumed >= 0;
   l->resume_step = resumed >= 0 ? least(resumed, p->step) : p->step - 1;
   if (l->sum.steps)
     lose_behind(l, l->resume_step, true);
@@ -225,13 +224,12 @@ void ledger_step(struct ledger *l, int64_t now_ms, int64_t at_ms, int64_t resume
     l->sum.step_ms = p->productive_ms;
     return;
   }
-  if (!l->resume_told && resumed >= 0 && resumed < l->resume_step) {
+  if (resumed >= 0 && resumed < l->resume_step) {
     /* A worker says it only now, and it is further back than it seemed. */
     int64_t ms = l->sum.productive_ms;
     int64_t from = history_productive_at(&l->history, l->resume_step, ms, true);
     int64_t to = history_productive_at(&l->history, resumed, ms, true);
     int64_t before_ms = l->sum.productive_ms;
-    l->resume_told = true;
     l->resume_step = resumed;
     forget_unread_checkpoint(l);
     move_productive(l, BUCKET_LOST, from - to);

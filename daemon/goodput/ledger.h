@@ -22,7 +22,6 @@ struct ledger {
 
   /* The current round. */
   bool stepped;            /* a worker has reported a step in it */
-  bool resume_told;        /* a worker has said which step it resumed at */
   int64_t resume_step;     /* that step, or the one before the first that was reported */
   int64_t round_base_ms;   /* productive_ms when its work began */
   int64_t worked_until_ms; /* when it stopped being productive */

@@ -125,8 +125,7 @@ void goodput_progress(const struct member *m, uint64_t now_ms) {
   bool first = !b->ledger.stepped && m->progress.step >= 0;
   if (first) note_steps(j, now_ms);
   ledger_saving(&b->ledger, (int64_t)now_ms, m->progress.saving_ms);
-  bool further_back = b->ledger.stepped && !b->ledger.resume_told && m->progress.resumed >= 0 &&
-                      m->progress.resumed < b->ledger.resume_step;
+  bool further_back = b->ledger.stepped && m->progress.resumed >= 0 && m->progress.resumed < b->ledger.resume_step;
   uint64_t due_ms = b->gathered_ms + (m->node_rank == b->slowest ? GATHER_EVERY_MS : GATHER_LATEST_MS);
   if (!first && (further_back || now_ms >= due_ms)) note_steps(j, now_ms);
   if (first && j->state == JOB_RUNNING) note_first_step(j, now_ms);

@@ -163,6 +163,24 @@ UNIT_TEST(test_progress) {
   sdk_rig_close(&d);
 }
 
+static int part_goes_on(struct rdzv *r) {
+  for (uint64_t step = 41; step <= 60; step++)
+    if (rdzv_progress(r, step, 0, (double)NAN, (double)NAN)) return -1;
+  return rdzv_done(r);
+}
+
+/* Whatever the agent reads later. */
+UNIT_TEST(test_the_first_step_tells_where_it_resumed) {
+  struct sdk_rig d;
+  struct player p[1];
+  sdk_rig_open(&d, 1, 7);
+  drive(&d, p, 1, part_goes_on, NULL);
+  assert_int_equal(p[0].result, 0);
+  assert_int_equal(d.resumed_step[0], 40);
+  assert_int_equal(d.progress[0].step, 60);
+  sdk_rig_close(&d);
+}
+
 static int part_until_asked(struct rdzv *r) {
   unsigned bits;
   rdzv_can_checkpoint(r); /* else the round is over already, which is what the first look tells */

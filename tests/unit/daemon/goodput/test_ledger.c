@@ -195,8 +195,10 @@ UNIT_TEST(test_a_worker_says_where_it_resumed) {
   assert_int_equal(read_at(&l, at + 2000).lost_ms, 1000);
   step_resumed(&l, at + 3000, 110, 105); /* but it says now that it resumed at 105 */
   check(&l, at + 3000, &(struct goodput){.starting_ms = 4000, .productive_ms = 4000 + 1000, .lost_ms = 5000});
-  step_resumed(&l, at + 4000, 111, 102); /* said once */
-  assert_int_equal(read_at(&l, at + 4000).lost_ms, 5000);
+  step_resumed(&l, at + 4000, 111, 102); /* and another node's, at 102 */
+  assert_int_equal(read_at(&l, at + 4000).lost_ms, 8000);
+  step_resumed(&l, at + 5000, 112, 105);
+  assert_int_equal(read_at(&l, at + 5000).lost_ms, 8000);
   ledger_finish(&l);
 }
 
