@@ -36,6 +36,7 @@ WORLDS = {
     "a connection breaks": dict(TURNS=1, BREAKS=1),
     "a daemon is paused": dict(TURNS=1, PAUSES=1),
     "WELCOME is lost": dict(TURNS=1, GHOSTS=1),
+    "a node is left out": dict(TURNS=1, LEAVES_OUT=1),
     "three more rounds": dict(TURNS=1, ROUNDS=4),
 }
 LARGE = {

@@ -72,8 +72,56 @@ c_decl {
 #ifndef DEATHS
 #define DEATHS NODES
 #endif
+#ifndef LEAVES_OUT
+#define LEAVES_OUT 0
+#endif
 #ifndef BREAKS
 #define BREAKS 0
+#endif
+
+/* Replay of what the simulation has seen (replay.py): an event of the trace happens only when it is the next one, in
+ * `ev`, and every other step at any time between. WELCOME is read in a step of its own. Workers that truly run (`must`)
+ * run here as well; here they may live for longer. */
+#ifdef REPLAY
+#define EV_HELLO 1
+#define EV_WELCOME 2
+#define EV_START 3
+#define EV_RUN 4
+#define EV_GONE 5
+#define EV_DIES 6
+#define EV_SEAL 7
+#define EV_RESTART 8
+#define EV_PAUSED 9
+#define EV_PARTED 10
+byte ev, ev_a, ev_b, ev_c, ev_d, must, min_nodes;
+byte connected[DAEMONS]; /* as both ends see it: so long no lease ends between them */
+short pos;
+#undef MIN
+#define MIN min_nodes
+#define IS_NEXT(kind, a, b, c) (ev == kind && ev_a == (a) && ev_b == (b) && ev_c == (c))
+#define MAY_GO_ON ((must & ~runs) == 0)
+c_decl {
+  int replay_n, replay_best = -1;
+  unsigned char replay_events[4096][6];
+}
+inline next_event() {
+  c_code {
+    unsigned char *e = replay_events[++now.pos];
+    now.ev = e[0], now.ev_a = e[1], now.ev_b = e[2], now.ev_c = e[3], now.ev_d = e[4];
+    if (now.pos > replay_best) printf("replayed %d\n", replay_best = now.pos);
+    if (now.pos == replay_n) exit(0);
+  };
+}
+#define EVENT(kind, a, b, c) IS_NEXT(kind, a, b, c)
+#define RESTARTED ev_b
+#define MAY_PART(d, v) !HAS(connected[d], v)
+#define SEEN next_event();
+#else
+#define MAY_GO_ON true
+#define EVENT(kind, a, b, c) true
+#define RESTARTED 0
+#define MAY_PART(d, v) true
+#define SEEN
 #endif
 
 #define AGENTS (NODES + NEWCOMERS) /* 3 or 4 */
@@ -91,17 +139,19 @@ c_decl {
 byte sealed = 1; /* how many */
 byte members[ROUNDS + 1], base[ROUNDS + 1], tie_breaker[ROUNDS + 1], in_base[ROUNDS + 1];
 byte incarnation[ROUNDS + 1], number[ROUNDS + 1];
-byte must_fence = (NODES > MIN); /* a set of rounds */
+byte before[ROUNDS + 1]; /* of the rounds that this one descends from, a bit each */
+byte must_fence; /* a set of rounds */
 
 /* Nodes: sets of them, and what each knows (agent/supervisor/promise.c, follow_daemon.c). */
 byte runs = BIT(NODES) - 1; /* their workers run, in round voted[v] */
 byte died, told_firm;
 byte voted[AGENTS], follows[AGENTS], at[AGENTS]; /* at: the daemon that the connection leads to */
-byte last[AGENTS]; /* the daemon that its last HELLO went to */
 byte turns, deaths, pauses, ghosts, breaks;
 
 /* The three times of a node at a daemon. */
 byte leave[DAEMONS], follow[DAEMONS], read[DAEMONS];
+byte older[DAEMONS * DAEMONS]; /* for each two: what the second one has allowed is from before the last HELLO to the first */
+#define OLDER(d, i) older[(d) * DAEMONS + (i)]
 
 /* Daemons (struct quorum and struct voter of daemon/job/internal.h). */
 byte up = BIT(DAEMONS - RESTARTS) - 1;
@@ -196,15 +246,16 @@ inline check_one_round() {
 /* Leases. --------------------------------------------------------------------------------------------------------------- */
 
 #if DAEMONS == 2
-#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v)
+#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v); older[1] = older[1] & ~BIT(v); older[2] = older[2] & ~BIT(v)
 #else
-#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v); leave[2] = leave[2] & ~BIT(v)
+#define EACH_LEAVE(v) leave[0] = leave[0] & ~BIT(v); leave[1] = leave[1] & ~BIT(v); leave[2] = leave[2] & ~BIT(v); \
+  older[1] = older[1] & ~BIT(v); older[2] = older[2] & ~BIT(v); older[3] = older[3] & ~BIT(v); \
+  older[5] = older[5] & ~BIT(v); older[6] = older[6] & ~BIT(v); older[7] = older[7] & ~BIT(v)
 #endif
 
 inline stop(v) {
   runs = runs & ~BIT(v);
-  EACH_LEAVE(v);
-  last[v] = NOBODY
+  EACH_LEAVE(v)
 }
 
 /* Workers that nobody allows any more die now at the latest: agent/supervisor/fence.c, agent/guard. */
@@ -261,8 +312,8 @@ inline lose(d, v) {
   in_round[d] = in_round[d] & ~BIT(v)
 }
 
-/* A daemon has heard nothing of v for a lease, and loses it. What it had allowed v is over, and v follows no more. If v
- * has spoken to no other daemon since, what the others had allowed it before is over as well. A daemon that was paused
+/* A daemon has heard nothing of v for a lease, and loses it. What it had allowed v is over, and v follows no more. What
+ * others had allowed v before its last HELLO to this daemon is over as well. A daemon that was paused
  * loses nobody at once: daemon/job/lease.c, extend_leases. */
 inline lease_ends(d, v) {
   if
@@ -274,7 +325,7 @@ inline lease_ends(d, v) {
   do
   :: i < DAEMONS ->
      if
-     :: i == d || last[v] == d -> end_leave(i, v)
+     :: i == d || HAS(OLDER(d, i), v) -> end_leave(i, v)
      :: else
      fi;
      i++
@@ -287,7 +338,7 @@ inline lease_ends(d, v) {
 
 /* 9.6: d replaces its round by that of the node: adopt_if_higher, is_overtaken. */
 #define COMES_AFTER(r, s) (base[r] == (s))
-#define DESCENDS(r, s) (base[r] == (s) || (base[r] != NONE && base[base[r]] == (s)))
+#define DESCENDS(r, s) HAS(before[r], s)
 #define IS_CERTAIN(d) (!HAS(recovering, d) && HAS(firm, d) && IN_CHARGE(d))
 
 inline adopt(d, r) {
@@ -300,20 +351,44 @@ inline adopt(d, r) {
   :: else
   fi;
   round[d] = r;
-  here[d] = 0;
+  here[d] = here[d] & ~in_round[d]; /* the others get STALE, and say HELLO again */
   in_round[d] = 0;
   current[d] = 0;
   in_its_base[d] = 0;
   knows[d] = 0;
   known_dead[d] = 0;
   apart[d] = 0;
-  held[d] = 0;
+  held[d] = held[d] & here[d];
   own = own & ~BIT(d);
   firm = (base[r] == NONE -> firm | BIT(d) : firm & ~BIT(d));
   fresh = fresh & ~BIT(d);
   exact = exact & ~BIT(d);
   recovering = recovering | BIT(d);
+  i = 0;
+  do
+  :: i < AGENTS ->
+     if
+     :: HAS(here[d], i) && at[i] == d -> take_vote(d, i)
+     :: HAS(here[d], i) && at[i] != d -> here[d] = here[d] & ~BIT(i)
+     :: else
+     fi;
+     i++
+  :: else -> break
+  od;
   fence(d)
+}
+
+inline take_vote(d, v) {
+  if
+  :: voted[v] == round[d] ->
+     current[d] = current[d] | BIT(v);
+     knows[d] = knows[d] | BIT(v);
+     in_its_base[d] = (HAS(in_base[round[d]], v) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
+  :: else ->
+     current[d] = current[d] & ~BIT(v);
+     knows[d] = knows[d] & ~BIT(v);
+     in_its_base[d] = (voted[v] != NONE && voted[v] == BASE_OF(d) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
+  fi
 }
 
 /* 9.4: each HELLO decides again whose voter the agent is. count_vote, recount_vote. */
@@ -328,16 +403,7 @@ inline count_vote(d, v) {
   :: else ->
      known_dead[d] = known_dead[d] & ~BIT(v);
      apart[d] = apart[d] & ~BIT(v);
-     if
-     :: voted[v] == round[d] ->
-        current[d] = current[d] | BIT(v);
-        knows[d] = knows[d] | BIT(v);
-        in_its_base[d] = (HAS(in_base[round[d]], v) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
-     :: else ->
-        current[d] = current[d] & ~BIT(v);
-        knows[d] = knows[d] & ~BIT(v);
-        in_its_base[d] = (voted[v] != NONE && voted[v] == BASE_OF(d) -> in_its_base[d] | BIT(v) : in_its_base[d] & ~BIT(v))
-     fi
+     take_vote(d, v)
   fi;
   if
   :: voted[v] == round[d] && HAS(told_firm, v) -> firm = firm | BIT(d)
@@ -345,10 +411,20 @@ inline count_vote(d, v) {
   fi
 }
 
-/* All nodes of the round are here and at work in it: job_quorum_all_work. */
+/* Nodes that have read START, and follow d. */
+#define STOPS_AT(d, v) (at[v] == d && !HAS(died, v) && voted[v] == round[d] && follows[v] == d)
+#if AGENTS == 3
+#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2)
+#else
+#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2 | STOPS_AT(d, 3) << 3)
+#endif
+
+/* All nodes of the round are here and at work in it: job_quorum_all_work. Then no vote has a hold. */
 inline all_work(d) {
   if
-  :: !HAS(recovering, d) && (members[round[d]] & ~(here[d] & in_round[d])) == 0 -> held[d] = 0
+  :: !HAS(recovering, d) && (members[round[d]] & ~(here[d] & in_round[d])) == 0 ->
+     held[d] = 0;
+     follow[d] = follow[d] | (STOPS(d) & here[d] & read[d])
   :: else
   fi
 }
@@ -393,8 +469,20 @@ inline read_welcome(d, v) {
 
 inline hello(d, v, higher) {
   turns = (follows[v] != d -> turns + 1 : turns);
+  breaks = (at[v] == d && BREAKS < 255 -> breaks + 1 : breaks); /* its end has, and d has not seen it */
   at[v] = NOBODY;
-  last[v] = (HAS(runs, v) -> d : NOBODY);
+  i = 0;
+  do
+  :: i < DAEMONS ->
+     if
+     :: i != d ->
+        OLDER(d, i) = (OLDER(d, i) & ~BIT(v)) | (leave[i] & BIT(v));
+        OLDER(i, d) = OLDER(i, d) & ~BIT(v) /* d may renew it now */
+     :: else
+     fi;
+     i++
+  :: else -> break
+  od;
   if
   :: round[d] == NONE && voted[v] != NONE -> adopt(d, voted[v])
   :: BRINGS_IT(d, v) || (higher && ANY_MAY_WIN(d, v)) -> adopt(d, voted[v])
@@ -412,17 +500,24 @@ inline hello(d, v, higher) {
 #define LOST_ARE_OVER(d) \
   (WITHOUT(LOST) || (MUST_FENCE(round[d]) -> (MISSING(d) & follow[d]) == 0 : (MISSING(d) & (follow[d] | runs)) == 0))
 /* carries: job_quorum_carries. */
-#define CARRIES(d) \
+#define CARRIES(d, set) \
   (MAY_PASS_OVER(d) -> \
-     ENOUGH_OF(in_its_base[d] & ~USED(d) & (IDLE(d) | DEAD_COUNT(d, in_its_base[d], BASE_OF(d))), BASE_OF(d)) : \
-     ENOUGH_OF(current[d] & (IDLE(d) | DEAD_COUNT(d, current[d], round[d])), round[d]))
-#define MAY_SEAL(d) \
+     ENOUGH_OF(in_its_base[d] & ~USED(d) & ((set) | DEAD_COUNT(d, in_its_base[d], BASE_OF(d))), BASE_OF(d)) : \
+     ENOUGH_OF(current[d] & ((set) | DEAD_COUNT(d, current[d], round[d])), round[d]))
+#define MAY_SEAL(d, set) \
   (sealed < ROUNDS && HAS(up, d) && round[d] != NONE && !HAS(recovering, d) && in_round[d] == 0 && LOST_ARE_OVER(d) && \
-   IN_CHARGE(d) && (HAS(firm, d) || MAY_PASS_OVER(d)) && CARRIES(d) && COUNT(IDLE(d)) >= MIN && COUNT(IDLE(d)) <= NODES)
+   IN_CHARGE(d) && (HAS(firm, d) || MAY_PASS_OVER(d)) && CARRIES(d, set) && COUNT(set) >= MIN && COUNT(set) <= NODES)
 
+#ifdef REPLAY
+#define TIE_BREAKER(d) ev_d
+#else
+#define TIE_BREAKER(d) (HAS(members[sealed], d) -> d : FIRST_OF(members[sealed]))
+#endif
 #define FIRST_OF(set) (HAS(set, 0) -> 0 : (HAS(set, 1) -> 1 : (HAS(set, 2) -> 2 : 3)))
 
-inline seal(d) {
+#define IS_AFTER(d) (MAY_PASS_OVER(d) -> BASE_OF(d) : round[d])
+
+inline seal(d, set) {
   /* The base: job_quorum_rebase. */
   if
   :: MAY_PASS_OVER(d) ->
@@ -432,6 +527,7 @@ inline seal(d) {
      base[sealed] = round[d];
      in_its_base[d] = current[d]
   fi;
+  before[sealed] = before[base[sealed]] | BIT(base[sealed]);
   /* The token: renew_incarnation. */
   incarnation[sealed] = (WITHOUT(INCARNATION) || HAS(own | exact, d) -> incarnation[round[d]] : sealed);
   number[sealed] = number[round[d]] + 1;
@@ -440,12 +536,12 @@ inline seal(d) {
   :: i < sealed -> assert(incarnation[i] != incarnation[sealed] || number[i] != number[sealed]); i++
   :: else -> break
   od;
-  members[sealed] = IDLE(d);
-  in_base[sealed] = IDLE(d) & in_its_base[d];
+  members[sealed] = set;
+  in_base[sealed] = members[sealed] & in_its_base[d];
   must_fence = (COUNT(members[sealed]) > MIN || (HAS(must_fence, base[sealed]) && !WITHOUT(STAYS)) -> must_fence | BIT(sealed) : must_fence);
-  tie_breaker[sealed] = (HAS(IDLE(d), d) -> d : FIRST_OF(IDLE(d)));
-  current[d] = IDLE(d);
-  in_round[d] = IDLE(d);
+  tie_breaker[sealed] = TIE_BREAKER(d);
+  current[d] = members[sealed];
+  in_round[d] = members[sealed];
   knows[d] = 0;
   known_dead[d] = known_dead[d] & in_its_base[d];
   apart[d] = apart[d] & known_dead[d];
@@ -466,11 +562,12 @@ inline seal(d) {
 #define IS_WAITED_FOR(d, v) (HAS(up, d) && (IDLE(d) & ~BIT(v)))
 
 /* A node and what it reads. */
-proctype Node(byte v) {
+proctype Node(byte v) provided (MAY_GO_ON) {
   byte i;
   do
   /* Its agent dies, and the guard kills the workers. */
-  :: d_step { !HAS(died, v) && deaths < DEATHS ->
+  :: d_step { !HAS(died, v) && deaths < DEATHS && EVENT(EV_DIES, v, 0, 0) ->
+       SEEN
        printf("node %d: dies\n", v);
        deaths++;
        died = died | BIT(v);
@@ -478,18 +575,31 @@ proctype Node(byte v) {
        told_firm = told_firm & ~BIT(v);
        voted[v] = NONE;
        follows[v] = NOBODY }
+#ifdef REPLAY
+  :: d_step { IS_NEXT(EV_RUN, v, voted[v], 0) && HAS(runs, v) -> must = must | BIT(v); next_event() }
+  :: d_step { IS_NEXT(EV_GONE, v, 0, 0) -> must = must & ~BIT(v); next_event() }
+  :: d_step { HAS(runs, v) && !HAS(must, v) -> stop(v) }
+#endif
   od
 }
 
 #define MAY_TURN(d, v) \
-  (HAS(up, d) && !HAS(died, v) && at[v] != d && (voted[v] != NONE || round[d] != NONE) && (follows[v] == d || turns < TURNS))
+  (HAS(up, d) && !HAS(died, v) && (at[v] != d || breaks < BREAKS) && (voted[v] != NONE || round[d] != NONE) && (follows[v] == d || turns < TURNS))
 #define HELLO_LINE \
   printf("node %d: HELLO to daemon %d, last round %d, runs %d, follows %d\n", v, d, voted[v], HAS(runs, v), follows[v])
 
+#define MAY_BE_HEAD(d) (HAS(own, d) || !current[d] -> 0 : members[round[d]])
+
 /* What passes between a node and a daemon. */
-proctype Link(byte v; byte d) {
+proctype Link(byte v; byte d) provided (MAY_GO_ON) {
   byte i;
   do
+#ifdef REPLAY
+  :: d_step { MAY_TURN(d, v) && IS_NEXT(EV_HELLO, v, d, voted[v]) && ev_d == HAS(told_firm, v) && !(HAS(runs, v) && IS_STALE(d, v)) -> hello(d, v, 0); next_event() }
+  :: d_step { MAY_TURN(d, v) && IS_NEXT(EV_HELLO, v, d, voted[v]) && ev_d == HAS(told_firm, v) && ANY_MAY_WIN(d, v) -> hello(d, v, 1); next_event() }
+  :: d_step { IS_NEXT(EV_WELCOME, v, d, 0) && at[v] == d -> read_welcome(d, v); connected[d] = connected[d] | BIT(v); next_event() }
+  :: d_step { IS_NEXT(EV_PARTED, v, d, 0) -> connected[d] = connected[d] & ~BIT(v); next_event() }
+#else
   /* HELLO. An agent turns by silence, or because the daemon is not in charge: agent/supervisor/follow_daemon.c. */
   :: d_step { MAY_TURN(d, v) && !(HAS(runs, v) && IS_STALE(d, v)) -> HELLO_LINE; hello(d, v, 0); read_welcome(d, v) }
   :: d_step { MAY_TURN(d, v) && ANY_MAY_WIN(d, v) -> HELLO_LINE; hello(d, v, 1); read_welcome(d, v) }
@@ -501,8 +611,11 @@ proctype Link(byte v; byte d) {
   :: d_step { at[v] == d && HAS(up, d) && !HAS(died, v) && HAS(here[d], v) && follows[v] != d ->
        printf("node %d: reads WELCOME of daemon %d\n", v, d);
        read_welcome(d, v) }
+#endif
   /* START. One whose time is over starts nothing: agent/supervisor/round.c. */
-  :: d_step { at[v] == d && HAS(up, d) && !HAS(died, v) && HAS(own, d) && HAS(in_round[d], v) && voted[v] != round[d] && follows[v] == d ->
+  :: d_step { at[v] == d && HAS(up, d) && !HAS(died, v) && HAS(own, d) && HAS(in_round[d], v) && voted[v] != round[d] && follows[v] == d &&
+       EVENT(EV_START, v, d, round[d]) ->
+       SEEN
        printf("node %d: reads START of round %d from daemon %d\n", v, round[d], d);
        voted[v] = round[d];
        told_firm = told_firm & ~BIT(v);
@@ -513,7 +626,6 @@ proctype Link(byte v; byte d) {
        :: HAS(follow[d], v) && IN_CHARGE(d) ->
           runs = runs | BIT(v);
           leave[d] = leave[d] | BIT(v);
-          last[v] = d;
           check_one_round()
        :: else
        fi;
@@ -525,11 +637,17 @@ proctype Link(byte v; byte d) {
        leave[d] = leave[d] | BIT(v);
        told_firm = (HAS(firm, d) -> told_firm | BIT(v) : told_firm) }
   /* The connection breaks, and the daemon does not wait for the node: its lease may not be over. */
-  :: d_step { HAS(up, d) && HAS(here[d], v) && HAS(follow[d], v) && breaks < BREAKS ->
+  :: d_step { HAS(up, d) && HAS(here[d], v) && HAS(follow[d], v) && breaks < BREAKS && MAY_PART(d, v) ->
        printf("daemon %d: loses the connection to node %d\n", d, v);
-       breaks++;
+       breaks = (BREAKS < 255 -> breaks + 1 : breaks);
        at[v] = (at[v] == d -> NOBODY : at[v]);
        lose(d, v) }
+#if LEAVES_OUT
+  /* A seal leaves v out, which was lost too often: member_flapping_until. */
+  :: d_step { HAS(IDLE(d), v) && MAY_SEAL(d, IDLE(d) & ~BIT(v)) ->
+       printf("daemon %d: seals round %d after %d, nodes %d\n", d, sealed, IS_AFTER(d), IDLE(d) & ~BIT(v));
+       seal(d, IDLE(d) & ~BIT(v)); i = 0 }
+#endif
   /* BYE, or the AGENT_DIED of its guard. */
   :: d_step { HAS(up, d) && HAS(died, v) && HAS(here[d], v) && at[v] == d && !HAS(known_dead[d], v) ->
        printf("daemon %d: AGENT_DIED of node %d\n", d, v);
@@ -537,16 +655,18 @@ proctype Link(byte v; byte d) {
        known_dead[d] = known_dead[d] | BIT(v);
        at[v] = NOBODY;
        look_for_firmness(d) }
-  /* Its machine was booted again, or an operator's confirm-dead: job_quorum_count_dead. */
+  /* Its machine was booted again, or an operator's confirm-dead: job_quorum_count_dead. A daemon that has never met it may
+   * know it as node rank 0: job_learn_head. */
   :: d_step { HAS(up, d) && (HAS(died, v) || (WITHOUT(DEATH) && at[v] != d)) && !HAS(here[d], v) &&
-       !HAS(known_dead[d], v) && HAS(current[d] | in_its_base[d], v) ->
+       !HAS(known_dead[d], v) && HAS(current[d] | in_its_base[d] | MAY_BE_HEAD(d), v) ->
        printf("daemon %d: node %d is known to be dead\n", d, v);
+       current[d] = current[d] | (BIT(v) & MAY_BE_HEAD(d));
        known_dead[d] = known_dead[d] | BIT(v);
        held[d] = held[d] | BIT(v);
        apart[d] = (HAS(follow[d], v) || WITHOUT(APART) -> apart[d] : apart[d] | BIT(v));
        look_for_firmness(d) }
   /* Times end. */
-  :: d_step { HAS(here[d] | read[d], v) && (HAS(HELD_BY_ANOTHER(d), v) || HAS(died, v) || IS_WAITED_FOR(d, v)) ->
+  :: d_step { HAS(here[d] | read[d], v) && MAY_PART(d, v) && (HAS(HELD_BY_ANOTHER(d), v) || HAS(died, v) || IS_WAITED_FOR(d, v)) ->
        printf("time: a lease without a word between node %d and daemon %d\n", v, d);
        fresh = (voted[v] == round[d] || HAS(knows[d], v) -> fresh & ~BIT(d) : fresh);
        at[v] = (at[v] == d -> NOBODY : at[v]);
@@ -571,15 +691,7 @@ proctype Link(byte v; byte d) {
   od
 }
 
-/* A node that has read START, and follows d. */
-#define STOPS_AT(d, v) (at[v] == d && !HAS(died, v) && voted[v] == round[d] && follows[v] == d)
-#if AGENTS == 3
-#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2)
-#else
-#define STOPS(d) (STOPS_AT(d, 0) | STOPS_AT(d, 1) << 1 | STOPS_AT(d, 2) << 2 | STOPS_AT(d, 3) << 3)
-#endif
-
-proctype Daemon(byte d) {
+proctype Daemon(byte d) provided (MAY_GO_ON) {
   byte i, v;
   do
   /* The round ends: STOP, and `stopped` of all that it reaches. */
@@ -603,42 +715,65 @@ proctype Daemon(byte d) {
   /* It was stopped for a lease and goes on. It still takes its connections for good. */
 #if RESTARTS
   /* Daemon 0 is killed and started again, as the last daemon: it has its state file, and nothing else. */
-  :: d_step { d == DAEMONS - 1 && !HAS(up, d) ->
-       printf("daemon 0: is started again, as daemon %d, with round %d\n", d, disk[0]);
-       up = (up | BIT(d)) & ~1;
-       round[d] = disk[0];
-       disk[d] = disk[0];
+  :: d_step { d == DAEMONS - 1 && !HAS(up, d) && EVENT(EV_RESTART, d, RESTARTED, 0) ->
+       printf("daemon %d: is started again, as daemon %d, with round %d\n", RESTARTED, d, disk[RESTARTED]);
+       up = (up | BIT(d)) & ~BIT(RESTARTED);
+       round[d] = disk[RESTARTED];
+       disk[d] = disk[RESTARTED];
        exact = exact | BIT(d);
        recovering = recovering | BIT(d);
-       firm = (base[disk[0]] == NONE -> firm | BIT(d) : firm);
-       for (i : 0 .. AGENTS - 1) { at[i] = (at[i] == 0 -> NOBODY : at[i]) }
+       firm = (round[d] == NONE || base[round[d]] == NONE -> firm | BIT(d) : firm);
+       for (i : 0 .. AGENTS - 1) { at[i] = (at[i] == RESTARTED -> NOBODY : at[i]) }
+       SEEN
        i = 0 }
 #endif
-  :: d_step { HAS(up, d) && pauses < PAUSES && follow[d] ->
+#ifdef REPLAY
+  :: d_step { IS_NEXT(EV_PAUSED, d, 0, 0) -> next_event() }
+#endif
+  :: d_step { HAS(up, d) && pauses < PAUSES && follow[d] && EVENT(EV_PAUSED, d, 0, 0) ->
+       SEEN
        printf("daemon %d: was paused for a lease\n", d);
        pauses++;
        follow[d] = 0;
        fresh = fresh & ~BIT(d);
        fence(d);
        i = 0 }
-  :: d_step { MAY_SEAL(d) ->
-       printf("daemon %d: seals round %d after %d, nodes %d\n", d, sealed, (MAY_PASS_OVER(d) -> BASE_OF(d) : round[d]), IDLE(d));
-       seal(d); i = 0 }
+#ifdef REPLAY
+  :: d_step { ev == EV_SEAL && (ev_c & ~IDLE(d)) == 0 && IS_NEXT(EV_SEAL, d, IS_AFTER(d), ev_c) && MAY_SEAL(d, ev_c) -> seal(d, ev_c); next_event(); i = 0 }
+#else
+  :: d_step { MAY_SEAL(d, IDLE(d)) ->
+       printf("daemon %d: seals round %d after %d, nodes %d\n", d, sealed, IS_AFTER(d), IDLE(d));
+       seal(d, IDLE(d)); i = 0 }
+#endif
   od
 }
 
 init {
   c_code { now.without = getenv("WITHOUT") ? atoi(getenv("WITHOUT")) : 0; };
   byte i, j;
+#ifdef REPLAY
+  c_code {
+    FILE *f = fopen(getenv("TRACE"), "r");
+    int min, daemons, e[6];
+    if (fscanf(f, "%d %d", &min, &daemons) != 2) exit(2);
+    now.min_nodes = min, now.up = (1 << daemons) - 1;
+    while (fscanf(f, "%d %d %d %d %d", e, e + 1, e + 2, e + 3, e + 4) == 5) {
+      for (int k = 0; k < 5; k++) replay_events[replay_n][k] = e[k];
+      replay_n++;
+    }
+    fclose(f);
+    now.pos = -1, now.connected[0] = 7;
+  };
+  next_event();
+#endif
   d_step {
-
     for (i : 0 .. ROUNDS) { base[i] = NONE }
     members[0] = BIT(NODES) - 1;
+    must_fence = (NODES > MIN);
     for (i : 0 .. AGENTS - 1) {
       voted[i] = (i < NODES -> 0 : NONE);
       follows[i] = (i < NODES -> 0 : NOBODY);
-      at[i] = follows[i];
-      last[i] = follows[i]
+      at[i] = follows[i]
     }
     for (i : 0 .. DAEMONS - 1) {
       round[i] = NONE;
