@@ -2,6 +2,7 @@
 #ifndef TESTS_SIM_RANDOM_H
 #define TESTS_SIM_RANDOM_H
 
+#include <stdio.h>
 #include "tests/sim/sim.h"
 
 /* Plays the random story of this seed to its end: a random cluster, random faults for a while, then peace, in which
@@ -9,6 +10,11 @@
  * ->violated and destroys it. */
 struct sim *random_world(uint64_t seed, bool trace, bool verbose);
 struct sim *random_takeover(uint64_t seed, bool trace, bool verbose); /* where other daemons take over */
+
+struct sim *random_small_takeover(uint64_t seed, uint64_t from_ms, uint64_t to_ms, bool verbose); /* not played yet */
+
+/* Plays such a story, and writes it for tests/model/replay.py. model_trace.c */
+void model_trace(uint64_t seed, const char *without, bool verbose, FILE *out);
 
 enum random_family { RANDOM_WORLD, RANDOM_TAKEOVER, RANDOM_FAMILIES };
 const char *random_family_name(enum random_family f);

@@ -6,6 +6,8 @@
  *   sim_random --digest                also a digest of all traces: is the behaviour the same as before?
  *   sim_random --family takeover       this family only: world, or takeover
  *   sim_random --family world --seed 4711 --verbose   one, with every message and every word that is said
+ *   sim_random --seeds 1:301 --model-trace FILE       small worlds, for tests/model/replay.py; --without HOLD: as if
+ *                                                     daemons did not have that rule
  *
  * --jobs N: processes (default: the processors that may be used, at most 8). */
 
@@ -68,6 +70,8 @@ int main(int argc, char **argv) {
   enum random_family only = RANDOM_FAMILIES;
   bool verbose = false, single = false, digest = false;
   int jobs = default_jobs();
+  FILE *traces = NULL;
+  const char *without = NULL;
   for (int i = 1; i < argc; i++) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
     if (!strcmp(argv[i], "--verbose")) {
@@ -82,14 +86,23 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[i], "--seeds") && value && strchr(value, ':')) {
       from = strtoull(value, NULL, 10);
       to = strtoull(strchr(argv[++i], ':') + 1, NULL, 10);
+    } else if (!strcmp(argv[i], "--model-trace") && value) {
+      traces = fopen(argv[++i], "w");
+      if (!traces) return perror(argv[i]), 1;
+    } else if (!strcmp(argv[i], "--without") && value) {
+      without = argv[++i];
     } else if (!strcmp(argv[i], "--jobs") && value && atoi(value) > 0) {
       jobs = atoi(argv[++i]);
     } else {
       fprintf(stderr,
               "usage: sim_random [--family NAME] [--seeds FROM:TO] [--jobs N] [--digest] | --family NAME --seed N "
-              "[--verbose]\n");
+              "[--verbose] | --seeds FROM:TO --model-trace FILE [--without RULE] [--verbose]\n");
       return 64;
     }
+  }
+  if (traces) {
+    for (uint64_t seed = from; seed < to; seed++) model_trace(seed, without, verbose, traces);
+    return fclose(traces) ? 1 : 0;
   }
   if (single) return play_one(only == RANDOM_FAMILIES ? RANDOM_WORLD : only, one, verbose);
   bool good = true;

@@ -375,3 +375,37 @@ struct sim *random_takeover(uint64_t seed, bool trace, bool verbose) {
   }
   return s;
 }
+
+/* What tests/model/succession.pml has: three nodes, two or three standby daemons on machines of their own. No fault comes
+ * before from_ms. */
+struct sim *random_small_takeover(uint64_t seed, uint64_t from_ms, uint64_t to_ms, bool verbose) {
+  struct sim_config c;
+  sim_config_init(&c);
+  c.seed = seed;
+  c.takeover = true;
+  c.endpoints = seed % 4 ? 2 : 3;
+  c.trace = c.logs = c.connections = c.verbose = verbose;
+  struct sim *s = sim_create(&c);
+  choose_world(s);
+  s->config.save_max = 0;
+  choose_settings(s, 3);
+  struct settings *t = &s->config.settings;
+  t->max_nodes = 3;
+  t->min_nodes = (int64_t)sim_between(s, 1, 3);
+  t->max_restarts = 100;
+  t->last_call_ms = 300;
+  for (int i = 0; i < 3; i++) node_add(s, 1);
+  choose_behaviours(s);
+  s->normal.rejoins = false;
+  s->normal.end = seed % 3 ? END_EXIT : END_NEVER; /* the round ends, and the next one begins */
+  s->normal.code = 1;
+  s->normal.run_ms += (uint32_t)from_ms;
+  s->n_rules = 0;
+  for (int k = 0; k < (int)s->config.endpoints; k++) daemon_at(s, k)->state_dir = true;
+  choose_clocks(s);
+  start_daemons(s);
+  for (int i = 0; i < 3; i++) agent_start(s, i);
+  uint64_t faults = 2 + sim_below(s, ONE_OF(s, 8, 25, 60));
+  for (uint64_t i = 0; i < faults; i++) sim_call(s, from_ms + sim_below(s, to_ms - from_ms), on_fault, 0);
+  return s;
+}
