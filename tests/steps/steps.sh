@@ -184,6 +184,8 @@ do_model() {
   local more=''
   [ $all = 0 ] || more=--all
   "$python" tests/model/check.py -j "$jobs" $more
+  "$python" tests/model/replay.py "$out/gcc/tests/sim/sim_random" -j "$jobs"
+  [ $all = 0 ] || "$python" tests/model/replay.py "$out/gcc/tests/sim/sim_random" -j "$jobs" --seeds 301:5001
 }
 
 do_corpus() { meson_test "$out/clang" --suite fuzz; }
