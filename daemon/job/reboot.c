@@ -93,7 +93,7 @@ void job_learn_head(struct job *j, const struct hello *h, uint64_t now_ms) {
   int64_t began_ms = (int64_t)now_ms - h->round_age_ms;
   if (!q->recovering.has_began || began_ms > q->recovering.began_ms) q->recovering.began_ms = began_ms;
   q->recovering.has_began = true;
-  if (h->node_rank == 0 && h->phase != PHASE_NONE) {
+  if ((h->phase == PHASE_NONE ? h->left_rank : h->node_rank) == 0) { /* with its vote, whether it has work or not */
     q->recovering.head_came = true;
     job_quorum_drop(j, head);
   }

@@ -874,3 +874,23 @@ RIG_TEST(test_one_of_three_that_left_is_dead) {
   rig_live(r, 2 * LEASE);
   expect(r, "starting");
 }
+
+/* Node rank 0 comes to the next daemon without work, and leaves it. Then it may follow another one with node 2, which is
+ * silent here, before it dies. It is one voter, although node 1 has named its machine before it came. */
+RIG_TEST(test_a_head_that_comes_without_work_is_one_voter) {
+  open_running(r, n, 3, 2);
+  rig_live(r, 1250);
+  take_over(r, n, 3, 3, PHASE_RUNNING);
+  node_back(r, &n[1], PHASE_STOPPED);
+  n[0].left_rank = 0;
+  node_back(r, &n[0], PHASE_NONE);
+  rig_live(r, 3 * LEASE);
+  node_leave_silently(&n[0]);
+  rig_live(r, 10 * LEASE);
+  assert_int_equal(n[1].lacks, 1);
+  const struct control q = {.verb = "confirm-dead", .job = "job", .host = "n0", .owner = -1, .rank = -1};
+  assert_int_equal(rig_ask(r, &q, 0), 0);
+  rig_live(r, 3 * LEASE);
+  assert_int_equal(n[1].round, 1);
+  assert_int_equal(n[1].lacks, 1);
+}
