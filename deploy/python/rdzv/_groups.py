@@ -125,6 +125,7 @@ class Groups:
         self._all: Set[Address] = set()  # where all ranks' do
         self.is_cut: Callable[[], bool] = lambda: False  # the round ends
         self.silent = False  # a newcomer's set-up: nothing is sent
+        self.connecting = False  # gloo's wait for a peer that does not come ends by itself
         self.made: List["EachRound"] = []
 
     @property
@@ -211,7 +212,11 @@ class Groups:
     @contextlib.contextmanager
     def _note_listeners(self, exchange: Exchange) -> Iterator[None]:
         before = _listening() - self._mine
-        yield
+        self.connecting = True
+        try:
+            yield
+        finally:
+            self.connecting = False
         self._mine = _listening() - before
         lists = exchange(json.dumps(sorted(self._mine)).encode(), "listeners")
         self._all = {(host, port) for text in lists for host, port in json.loads(text)}

@@ -52,7 +52,8 @@ class Watch:
     """`patience_s`: None: the thread rejoins when the main thread has left, and the agent stops a worker that takes too long. A number: the thread
     rejoins after so many seconds, although the main thread may still wait for its GPU. The process exits if that wait does not end."""
 
-    def __init__(self, on_cut: Callable[[], None], on_placed: Callable[[], None], patience_s: Optional[float]) -> None:
+    def __init__(self, on_cut: Callable[[], None], on_placed: Callable[[], None], patience_s: Optional[float],
+                 connects: Callable[[], bool] = lambda: False) -> None:
         self.link = Context(milliseconds(None, CONNECT_S))
         self.link.call("can_rejoin")
         self.cut = threading.Event()
@@ -62,7 +63,7 @@ class Watch:
         self._reason: Optional[str] = None
         self._failure: Optional[BaseException] = None
         self._closed = False
-        self._main = _Thread()
+        self._main, self._connects = _Thread(), connects
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name="rdzv-watch", daemon=True)
         self._thread.start()
@@ -143,7 +144,7 @@ class Watch:
         """Until the main thread has left. One whose collective does not end would keep the others waiting until the agent stops it."""
         was, since = None, 0.0
         while not self._out.wait(HELD_S / 6):
-            now = self._main.asleep_in_collective()
+            now = None if self._connects() else self._main.asleep_in_collective()
             if now is None or now != was:
                 was, since = now, time.monotonic()
             elif time.monotonic() - since >= HELD_S:
