@@ -85,8 +85,8 @@ def run_straight(rdzv, steps, **more):
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_ranks_are_killed_at_random_moments(rdzv, python):
-    # Gloo of PyTorch 2.13 misses a closed connection once in about a hundred faults (the page's limits). Then that rank starts again, and says so.
-    misses = (lambda a: a.says("a collective of this worker has not ended 3 s after its connections")) if python == "pytorch-2.13" else (lambda a: False)
+    # Gloo misses a closed connection once in about a hundred faults (the page's limits). Then that rank starts again, and says so.
+    misses = lambda a: a.says("a collective of this worker has not ended 3 s after its connections")
     python, rng = python_of(python), random.Random(SEED)
     steps = 40 + 6 * KILLS
     straight = run_straight(rdzv, steps, python=python)
