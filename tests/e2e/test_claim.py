@@ -258,7 +258,7 @@ def test_the_leader_dies_or_changes(three, claimer):
         assert all(keys[f"rdzv/claims/0/j/i/{k}"] == f"racer {i}" for k in won[i])
 
 
-def test_a_member_that_hangs_costs_nothing(three, claimer):
+def test_a_member_that_hangs_holds_up_no_claim(three, claimer):
     follower = next(m for m in three.members if m is not three.leader())
     c = claimer("etcd://" + ",".join(m.at for m in sorted(three.members, key=lambda m: m is not follower)))
     follower.stop()
@@ -383,10 +383,13 @@ def test_an_unreachable_etcd(claimer):
         c = claimer(f"etcd://127.0.0.1:1,{at}")
         began = time.monotonic()
         answer, text = c.claim("0/j/i/1")
-        assert answer == "failed" and ANSWER_S - 1 < time.monotonic() - began
+        silent_s = time.monotonic() - began
+        assert answer == "failed" and ANSWER_S - 1 < silent_s
         assert "127.0.0.1:1 (Couldn't connect to server)" in text and re.search(rf"{at} \(no answer", text), text
+        began = time.monotonic()
         assert claimer("etcd://127.0.0.1:1,127.0.0.1:2").claim("0/j/i/1") == (
             "failed", "no member of etcd could be used: 127.0.0.1:1 (Couldn't connect to server), 127.0.0.1:2 (Couldn't connect to server)")
+        assert time.monotonic() - began < silent_s
         answer, text = claimer("etcd://no-such-host.invalid").claim("0/j/i/1")
         assert answer == "failed" and re.search("no-such-host.invalid:2379 .*(resolve|timeout|no answer)", text, re.I), text
 

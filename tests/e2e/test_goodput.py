@@ -42,12 +42,12 @@ def test_a_job(rdzv, stateful):
     first = rdzv.agent("--endpoint", d.endpoint, *command, env=MODULE)
     until("the first node has waited", lambda: status(d)["goodput"]["waiting"] > 2, 20)
     second = rdzv.agent("--endpoint", d.endpoint, *command, env=MODULE)
-    until("round 2 makes steps", lambda: status(d)["goodput"]["lost"] > 0, 90)
+    until("round 2 makes steps", lambda: status(d)["goodput"]["lost"] > 0, 40)
     d.kill()
     d = rdzv.daemon(*state, port=d.port)
     until("the daemon knows the job", lambda: (status(d)["goodput"]["rounds"], status(d)["state"]) == (2, "running"), 20)
-    until("its history goes on", lambda: (h := status(d)["history"]) and h[-1][1] > 40, 40)
-    assert first.exit(60) == 0 and second.exit(60) == 0, rdzv
+    until("its history goes on", lambda: (h := status(d)["history"]) and h[-1][1] > 40)
+    assert first.exit() == 0 and second.exit() == 0, rdzv
     m = first.expect(r"useful (\d+) % of (\d+) s; lost: (.*)")
     assert "1 restart" in m[3] and "waiting for" in m[3], first
     goodput = json.loads((rdzv.tmp / "verdict.json").read_text())["goodput"]

@@ -116,7 +116,7 @@ def test_killed_rank_is_named_and_the_next_round_ends_with_the_same_bytes(tmp_pa
     with Run(args + ["--throttle", 200], 3, round_=1) as run:
         run.until_step(70)
         run.workers[1].send_signal(signal.SIGKILL)
-        codes, _, errs = run.wait(20)
+        codes, _, errs = run.wait(10)
     assert codes == [82, -signal.SIGKILL, 82]
     for rank in (0, 2):
         assert "lost contact with rank 1" in errs[rank] and "echo" in errs[rank]
