@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import SLOW, until
+from harness import SLOW, alive, until
 from job import LEASE, Clock, Job, Own, stays
 
 BUSY = 10 * SLOW
@@ -75,6 +75,41 @@ def test_its_host_loses_power_and_boots_again(make_cluster, state):
     clock.fact("both agents are back")
     stays(lambda: f"no worker notices\n{c}", lambda: job.workers() == before, 2 * LEASE)
     assert not job.says("round 2 of"), c
+    job.finish()
+
+
+def test_stopped_for_two_leases_fixed_size(make_cluster):
+    """SIGSTOP, then SIGCONT: it kills nobody for a silence that was its own."""
+    c = make_cluster(3)
+    d = c[1].daemon()
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    d.kill(signal.SIGSTOP)
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 2 * LEASE)
+    d.kill(signal.SIGCONT)
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 2 * LEASE)
+    assert not job.says("round 2 of") and not d.says("lost"), c
+    job.finish()
+
+
+def test_stopped_for_two_leases_with_a_spare(make_cluster):
+    """Fixed size, but a spare could take each node's place: so each fences, and the spare, with nothing to fence, waits. When the daemon goes on two
+    of the three run a new round; nothing is charged."""
+    c = make_cluster(4)
+    d = c[1].daemon()
+    job = Job(c, 2, 2, 3)
+    before = job.expect(1, 2)
+    job.start(4).expect("spare|wait")
+    time.sleep(LEASE / 2)
+    d.kill(signal.SIGSTOP)
+    until(lambda: f"both fence\n{c}", lambda: not any(map(alive, before.values())), LEASE + BUSY)
+    time.sleep(LEASE)
+    assert not job.workers() and job.agents[4].running, c
+    d.kill(signal.SIGCONT)
+    clock = Clock(c)
+    until(lambda: f"two run again\n{c}", lambda: sorted(job.workers()) == [0, 1], 30)
+    clock.fact("it goes on, and both ranks run")
+    until(lambda: f"in a new round\n{c}", lambda: len(job.says("round [2-9] of 2, 0 charged")) == 2)
     job.finish()
 
 

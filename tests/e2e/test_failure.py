@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,40 @@ def test_sigterm_to_one_agent(rdzv):
     assert agents[0].exit() == 0, rdzv
 
 
+def test_ctrl_c_at_a_terminal(rdzv):
+    """Two agents in the foreground group of a terminal: one Ctrl-C ends both with their trees, and the terminal is left in order."""
+    port = free_port()
+    driver = rdzv.tmp / "driver.py"
+    driver.write_text(f"""
+import fcntl, os, signal, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, lambda *a: None)
+agent = {[str(a) for a in (__import__('harness').AGENT, '--endpoint', f'127.0.0.1:{port}', '--nnodes', 2, '--nproc', 2, '--', 'sh', '-c', HYDRA)]!r}
+children = [subprocess.Popen(agent) for i in (0, 1)]
+codes = [c.wait() for c in children]
+print('codes', *codes, file=open('codes', 'w'))
+""")
+    master, slave = os.openpty()
+    p = subprocess.Popen([sys.executable, "-SE", driver], stdin=slave, stdout=slave, stderr=slave, env=rdzv.env(), cwd=rdzv.tmp, start_new_session=True)
+    os.close(slave)
+    screen = bytearray()
+    os.set_blocking(master, False)
+
+    def drained():
+        try:
+            while chunk := os.read(master, 65536):
+                screen.extend(chunk)
+        except (BlockingIOError, OSError):
+            pass
+        return [len(v) for v in rdzv.leaders().values()] == [2] * 4
+
+    until(lambda: f"eight workers' sessions: {screen.decode(errors='replace')}", drained)
+    os.write(master, b"\x03")
+    until(lambda: f"both leave: {screen.decode(errors='replace')}", lambda: (drained(), p.poll())[1] is not None, 20)
+    assert (rdzv.tmp / "codes").read_text().split() == ["codes", "130", "130"], screen.decode(errors="replace")
+    drained()
+    os.close(master)
+    rdzv.gone()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", l) for l in screen.decode(errors="replace").split("\n")]
+    assert any("SIGINT" in l or "Ctrl-C" in l for l in lines), lines
+    assert screen.count(b"\x1b[?25l") == screen.count(b"\x1b[?25h"), "the cursor is left hidden"

@@ -2,13 +2,15 @@
 """rdzv-trainer's checkpoints: written while training goes on, kept, damaged, of another run, and where there is no room for them."""
 
 import os
+import resource
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from trainer_world import SMALL, Run, metrics, train
+from trainer_world import SMALL, TRAINER, Run, metrics, train
 
 
 def checkpoints(d):
@@ -132,3 +134,14 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     with Run(SMALL + ["--steps", 9, "--checkpoint-dir", tmp_path] + change) as run:
         (code,), _, (err,) = run.wait()
     assert code == 65 and words in err and "--resume none" in err
+
+
+def test_full_disk_ends_the_run_with_a_sentence(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    p = subprocess.run([str(TRAINER)] + [str(a) for a in SMALL] + ["--steps", "10", "--checkpoint-dir", str(tmp_path / "c")],
+                       capture_output=True, text=True, preexec_fn=limit)
+    assert p.returncode == 66
+    assert f"checkpoint {tmp_path}/c/000001-alone-r000001-s000000000010" in p.stderr and "File too large" in p.stderr
+    assert list((tmp_path / "c").iterdir()) == [], "what was written is removed"
