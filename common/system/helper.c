@@ -63,6 +63,13 @@ static void reap_left(void) {
     if (unreaped[i] && waitpid(unreaped[i], NULL, WNOHANG) != 0) unreaped[i] = 0;
 }
 
+size_t helper_left(void) {
+  size_t n = 0;
+  reap_left();
+  for (size_t i = 0; i < UNREAPED_MAX; i++) n += unreaped[i] != 0;
+  return n;
+}
+
 bool helper_is_gone(pid_t pid) {
   reap_left();
   return kill(pid, 0) != 0;

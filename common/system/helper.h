@@ -89,6 +89,8 @@ size_t helper_send_waits(const struct helper *h); /* bytes that are not written 
 void helper_end_input(struct helper *h);          /* behind what was sent */
 void helper_close_input(struct helper *h);        /* at once; what is not written yet is dropped */
 
+/* Processes that have not died of SIGKILL within HELPER_DEATH_MS, as one in a file server's hands; of all helpers. */
+size_t helper_left(void);
 /* Whether no process has this pid, once what helpers left unreaped is reaped. */
 bool helper_is_gone(pid_t pid);
 

@@ -5,7 +5,7 @@
  *                                                      '-> it dies, or does not answer in time -> fn: CLAIM_FAILED
  *
  * A claim comes with each round of a job, so the time of a process does not matter, and one that hangs in the kernel holds
- * nothing but its own claim. A failed claim means: not known.
+ * nothing but its own claim and its place. A failed claim means: not known.
  *
  * An order that failed before it had a process is answered by claims_expire, never inside a call of the server: its
  * deadline is in the past then. */
@@ -68,7 +68,7 @@ static void free_order(struct order *o) {
 }
 
 /* Calls fn, which may add orders. */
-static void finish_order(struct order *o, enum claim_answer answer, const char *text) {
+static void finish_order(const struct order *o, enum claim_answer answer, const char *text) {
   struct claims *c = o->of;
   if (o->ends && answer != CLAIM_WON)
     log_warn("claim: the claims of a job that ended remain: %s", text);
@@ -114,9 +114,12 @@ static void on_claim_end(void *ctx, const struct helper_end *end) {
   const char *text = NULL;
   enum claim_answer a = read_answer(o, end, JOB_CLAIM_MS, &text, &e);
   c->made = c->made || (text && a != CLAIM_FAILED);
-  finish_order(o, a, text ? text : e.text);
+  const struct order done = {.of = c, .serial = o->serial, .ends = o->ends};
+  char *said = xstrdup(text ? text : e.text);
   free_order(o);
-  start_orders(c);
+  start_orders(c); /* before fn, behind which the server looks when the next answer is due */
+  finish_order(&done, a, said);
+  free(said);
 }
 
 static int start(struct order *o, uint32_t ms, void (*on_end)(void *ctx, const struct helper_end *end), struct err *e) {
@@ -151,7 +154,7 @@ static void fail_order(struct order *o, const char *why) {
 
 static void start_orders(struct claims *c) {
   uint64_t now_ms = boot_ms();
-  for (struct order *o = c->first; o && c->running < CLAIMS_AT_ONCE; o = o->next) {
+  for (struct order *o = c->first; o && c->running + helper_left() < CLAIMS_AT_ONCE; o = o->next) {
     struct err e = ERR_INIT;
     /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): free_order has taken out what it freed */
     if (o->helper || o->failed || (c->closed && !o->ends)) continue;
