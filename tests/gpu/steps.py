@@ -22,7 +22,7 @@ RANKS_APART = 2e-3  # how far two curves may be apart, relative to the loss: sum
 
 def trainer_options(model, data, labels=None, **more):
     given = {"layers": ",".join(map(str, model["layers"])), "batch": model["batch"], "loss": model["loss"], "lr": model["lr"], "beta1": model["betas"][0],
-             "beta2": model["betas"][1], "optimizer": "adam", "data": data, "labels": labels, **{k.replace("_", "-"): v for k, v in more.items()}}
+             "beta2": model["betas"][1], "data": data, "labels": labels, **{k.replace("_", "-"): v for k, v in more.items()}}
     return [str(word) for k, v in given.items() if v is not None for word in (f"--{k}", v)]
 
 

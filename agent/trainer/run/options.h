@@ -49,7 +49,6 @@ struct trainer_opts {
   const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
   enum recovery_mode recovery;
-  unsigned optimizer;          /* there is one */
   struct compute_opt_desc opt; /* without n */
   const char *checkpoint_dir;
   struct trainer_every checkpoint_every;
