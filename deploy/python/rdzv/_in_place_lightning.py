@@ -186,25 +186,16 @@ class InPlace(_torch.Elastic):
             t.callbacks.insert(0, events)
             stack.callback(t.callbacks.remove, events)
             stack.enter_context(self)
-            while not self._run_on(loaded):
+            while not self._unless_cut(lambda: self._run_on(loaded)):
+                self._undo()
                 self._recover()
         fit._restarting = False
         fit.on_run_end()
 
-    def _run_on(self, loaded: List[Any]) -> bool:
-        """To the end, or to a fault."""
-        try:
-            while self._phase != NEXT or not self._fit.done:
-                self._do_phase(loaded)
-            if self._watch is not None and self.world_size > 1:
-                self._exchange(b"", f"all done {self._done}")
-            return True
-        except Exception as e:
-            if not self._is_fault(e):
-                raise
-            self._leave(e)
-            self._undo()
-            return False
+    def _run_on(self, loaded: List[Any]) -> None:
+        while self._phase != NEXT or not self._fit.done:
+            self._do_phase(loaded)
+        self._meet(self._done)
 
     def _do_phase(self, loaded: List[Any]) -> None:
         fit, loop = self._fit, self._loop

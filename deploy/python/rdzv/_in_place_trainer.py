@@ -126,28 +126,20 @@ class InPlace(_torch.Elastic):
             t.callback_handler.callbacks.insert(0, events)
             stack.callback(t.callback_handler.callbacks.remove, events)
             stack.enter_context(self)
-            while not self._run_on(original):
+            while not self._unless_cut(lambda: self._run_on(original)):
+                self._undo()
                 self._recover()
         t.control.should_training_stop = True  # the Trainer's own loop over the epochs ends
         if self._callback._stopped:  # the groups are cut already, and the Trainer would use them once more
             t.callback_handler.on_train_end(t.args, t.state, t.control)
 
-    def _run_on(self, original: Any) -> bool:
-        """To the end, or to a fault."""
-        try:
-            while not self._ended():
-                self._catch_up()
-                if not self._ended():
-                    self._run_epoch(original)
-            if self._watch is not None and self.world_size > 1 and not self._callback._stopped:
-                self._exchange(b"", f"all done {self._done}")
-            return True
-        except Exception as e:
-            if not self._is_fault(e):
-                raise
-            self._leave(e)
-            self._undo()
-            return False
+    def _run_on(self, original: Any) -> None:
+        while not self._ended():
+            self._catch_up()
+            if not self._ended():
+                self._run_epoch(original)
+        if not self._callback._stopped:
+            self._meet(self._done)
 
     def _ended(self) -> bool:
         state = self._trainer.state

@@ -339,21 +339,32 @@ class Elastic:
         for d in self._ddps:
             d.keep_order()
         job = _job.init()
-        try:
+
+        def tell_and_save() -> None:
             job.progress(self._done, self._last, **self._report)
             self._save_if_due()
-        except Exception as e:  # a save may use the groups
-            if not self._is_fault(e):
-                raise
-            self._leave(e)
+
+        self._unless_cut(tell_and_save)  # a save may use the groups
 
     def _all_done(self, n: int) -> bool:
         """All ranks have completed the last step. False: one is lost, and the others may need this one's state."""
-        try:
+
+        def save_and_meet() -> None:
             if self._folder is not None and self._saved != self._done:
                 self._save()
-            if self.world_size > 1 and self._watch is not None:
-                self._exchange(b"", f"all done {n}")
+            self._meet(n)
+
+        return self._unless_cut(save_and_meet)
+
+    def _meet(self, n: int) -> None:
+        """All ranks are behind their last step, n."""
+        if self.world_size > 1 and self._watch is not None:
+            self._exchange(b"", f"all done {n}")
+
+    def _unless_cut(self, part: Callable[[], None]) -> bool:
+        """Runs it. False: a fault has ended it."""
+        try:
+            part()
             return True
         except Exception as e:
             if not self._is_fault(e):
