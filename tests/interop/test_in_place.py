@@ -83,12 +83,11 @@ def run_straight(rdzv, steps, **more):
 # Random moments -------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deadline(300 + 5 * KILLS)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_ranks_are_killed_at_random_moments(rdzv, python):
-    # Gloo misses a closed connection once in about a hundred faults (the page's limits). Then that rank starts again, and says so.
-    misses = lambda a: a.says("a collective of this worker has not ended 3 s after its connections")
     python, rng = python_of(python), random.Random(SEED)
-    steps = 40 + 6 * KILLS
+    steps = 70 + 7 * KILLS
     straight = run_straight(rdzv, steps, python=python)
     job = Job(rdzv, "killed", steps, python=python, PAUSE="0.01")
     a = job.start("--verdict-file", job.folder / "verdict")
@@ -96,6 +95,8 @@ def test_ranks_are_killed_at_random_moments(rdzv, python):
     first, killed = rdzv.workers(), Counter()
     for i in range(KILLS):
         step = job.step()
+        if step > steps - 30:  # a rank that dies behind the last step leaves nobody who has the state
+            break
         before = {line["pid"] for line in job.read("steps")} & set(rdzv.workers().values())  # a new rank that has not met the others does not stay
         again = rng.random() < 0.3  # a second one, while the others recover
         for _ in range(1 + again):
@@ -107,11 +108,11 @@ def test_ranks_are_killed_at_random_moments(rdzv, python):
             time.sleep(rng.random() * 0.2 if again else 0)
         until(lambda: f"a step behind {step}, kill {i}\n{a}", lambda: job.step() > step + 1 or not a.running, 90)
         stayed = [pid for pid in before if not killed[pid]]
-        assert not a.running or misses(a) or all(pid in rdzv.workers().values() for pid in stayed), a
+        assert not a.running or all(pid in rdzv.workers().values() for pid in stayed), a
     assert a.exit(120) == 0, a
     assert sum(killed.values()) >= KILLS // 2
     # A rank that was not killed has the process that it began with.
-    assert misses(a) or {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
+    assert {pid for pid in first.values() if not killed[pid]} <= {line["pid"] for line in job.read("end")}
     check(job, straight)
     goodput = json.loads((job.folder / "verdict").read_text())["goodput"]
     assert 0 < goodput["rounds_in_place"] < goodput["rounds"] and 0 < goodput["in_place"] < goodput["total"], goodput

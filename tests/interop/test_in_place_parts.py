@@ -4,8 +4,11 @@
 import math
 import os
 import random
+import socket
 import sys
 from collections import OrderedDict
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +114,49 @@ def test_nothing_received_is_executed(parts):
 
     with pytest.raises(Exception, match="[Ww]eights.only"):
         _replica.read(_replica.write({"x": Evil()}))
+
+
+# Groups -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(parts):
+    from rdzv._groups import Groups
+
+    return Groups(SimpleNamespace(_mine=None, head_addr="127.0.0.1", store_port=1), "gloo", timedelta(seconds=1))
+
+
+def test_a_group_is_known_by_where_it_listens_behind_a_fault_too(groups):
+    """A fault ends the making of a group, and the next round reconfigures it: it listens where it did."""
+    exchange = lambda value, name: [value]
+    with socket.create_server(("127.0.0.1", 0)), pytest.raises(ConnectionError), groups._note_listeners(exchange):
+        device = socket.create_server(("127.0.0.1", 0))
+        raise ConnectionError("a peer died")
+    with device:
+        with groups._note_listeners(exchange):
+            pass
+        assert groups._mine == groups._all == {device.getsockname()}
+
+
+def test_a_cut_ends_reads_and_lets_writes_succeed(groups):
+    """Gloo closes its end of a connection that was cut. A write of the other end that fails then would hold its rank for ever."""
+    server = socket.create_server(("127.0.0.1", 0))
+    theirs = socket.create_connection(server.getsockname())
+    mine = server.accept()[0]
+    theirs.settimeout(10)
+    groups._mine = {server.getsockname()}
+    theirs.sendall(b"not read")
+    groups.cut()
+    while mine.recv(64):  # what came before
+        pass
+    mine.sendall(b"goes on")
+    mine.close()
+    for _ in range(3):
+        theirs.sendall(b"goes nowhere")
+    assert theirs.recv(64) == b"goes on"
+    groups.end_round()
+    with pytest.raises(ConnectionError):  # unread bytes: a reset
+        theirs.recv(64)
 
 
 # Samples ----------------------------------------------------------------------------------------------------------------------------------

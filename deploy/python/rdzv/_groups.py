@@ -14,7 +14,10 @@ size, and PyTorch's "fake" backend: collectives of the set-up return at once and
 
 Gloo has no way to end a collective that runs: abort() leaves it waiting. So cut() shuts the connections between the ranks, on each rank and at
 both ends, and each collective fails within a millisecond. They are recognized by the ports at which the groups listen, which the ranks
-exchange when the groups are made."""
+exchange when the groups are made.
+
+A collective fails when a read of it ends. Gloo forgets a write that fails (EPIPE, ECONNRESET), and then waits for it for ever. So cut() shuts
+the connections for reading alone, and holds them open until no rank is in the round: until then a write succeeds, and goes nowhere."""
 
 import contextlib
 import errno
@@ -123,6 +126,7 @@ class Groups:
         self._shared = _RoundStore(self._store)  # C++ calls it for as long as a group has it
         self._mine: Set[Address] = set()  # where this rank's groups listen
         self._all: Set[Address] = set()  # where all ranks' do
+        self._shut: List[socket.socket] = []  # by cut(), until end_round()
         self.is_cut: Callable[[], bool] = lambda: False  # the round ends
         self.silent = False  # a newcomer's set-up: nothing is sent
         self.connecting = False  # gloo's wait for a peer that does not come ends by itself
@@ -217,7 +221,7 @@ class Groups:
             yield
         finally:
             self.connecting = False
-        self._mine = _listening() - before
+            self._mine = _listening() - before  # also when a fault ends this: a group that is reconfigured keeps where it listens
         lists = exchange(json.dumps(sorted(self._mine)).encode(), "listeners")
         self._all = {(host, port) for text in lists for host, port in json.loads(text)}
         if self.is_cut():  # a cut that came before did not know these groups, and a collective on them would not end
@@ -227,18 +231,23 @@ class Groups:
 
     def cut(self) -> None:
         """Ends what runs on gloo groups, and waits for the round's store, from any thread. What runs on NCCL must go on until abort()."""
-        peers = self._all | {(self._job.head_addr, self._job.store_port)}
+        store = (self._job.head_addr, self._job.store_port)
         for s in _sockets():
             try:
                 if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     continue
-                if _plain(s.getsockname()) in self._mine or _plain(s.getpeername()) in peers:
+                if _plain(s.getpeername()) == store:
                     s.shutdown(socket.SHUT_RDWR)
+                elif _plain(s.getsockname()) in self._mine or _plain(s.getpeername()) in self._all:
+                    self._shut.append(s.dup())
+                    s.shutdown(socket.SHUT_RD)
             except OSError:
                 pass  # it has ended by itself
 
-    def abort(self) -> None:
-        """Ends what runs on NCCL groups, from any thread, when no other rank is in a collective with this one."""
+    def end_round(self) -> None:
+        """No other rank is in a collective with this one. Ends what runs on NCCL groups, from any thread."""
+        while self._shut:
+            self._shut.pop().close()
         if not self.uses_nccl:
             return
         for group in list(c10d._world.pg_map):

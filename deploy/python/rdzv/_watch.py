@@ -26,7 +26,7 @@ from ._store import as_name, milliseconds
 
 LOOK_S = 5.0  # the agent wakes the thread; this is for what nobody foresaw
 LEAVE_S = 15.0  # for the main thread, when nothing keeps it in a collective any more
-HELD_S = 3.0  # asleep in a collective without connections: gloo misses the end of one once in about a hundred faults
+HELD_S = 3.0  # asleep in a collective without connections: gloo has forgotten a write to a rank that died
 HELD_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")  # where a thread is that waits for a collective
 SLICE_S = 1.0  # of the wait for the next round, so that close() ends it
 REASON_MAX = 190  # bytes; librdzv cuts a longer one

@@ -218,7 +218,7 @@ class Elastic:
         self._look_for_shards()
         if not _job.init().alone and not self._sharded:
             groups = self._the_groups
-            watch = self._watch = Watch(groups.cut, groups.abort, NCCL_LEAVES_S if groups.uses_nccl else None, lambda: groups.connecting)
+            watch = self._watch = Watch(groups.cut, groups.end_round, NCCL_LEAVES_S if groups.uses_nccl else None, lambda: groups.connecting)
             groups.context, groups.is_cut = lambda: watch.link, watch.cut.is_set
         try:
             self._enter_round(renew=self._the_groups.silent)
