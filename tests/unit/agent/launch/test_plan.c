@@ -209,7 +209,11 @@ UNIT_TEST(test_words_of_ssh) {
   struct err e = ERR_INIT;
   char **got = launch_words("  ssh -p 22 -i '~/my key'  -o \"A=\\\"b\\\" c\" x\\ y ''", &e);
   are_words(got, "ssh|-p|22|-i|~/my key|-o|A=\"b\" c|x y|");
+  char **copy = launch_words_copy(got);
+  assert_true(copy != got && copy[0] != got[0]);
   launch_words_free(got);
+  are_words(copy, "ssh|-p|22|-i|~/my key|-o|A=\"b\" c|x y|");
+  launch_words_free(copy);
   assert_null(launch_words("ssh 'x", &e));
   assert_non_null(strstr(e.text, "quotation mark"));
   assert_null(launch_words("  ", &e));
