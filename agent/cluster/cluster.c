@@ -29,7 +29,8 @@
 #define END_TIME_MAX INT64_C(99999999999) /* seconds since 1970: in some thousand years */
 
 static void (*const rows[])(struct row *) = {
-    cluster_read_launcher, cluster_read_slurm, cluster_read_pbs, cluster_read_sge, cluster_read_lsf, cluster_read_k8s,
+    cluster_read_launcher, cluster_read_cloud, cluster_read_slurm, cluster_read_pbs,
+    cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,
 };
 
 const char *cluster_variable(char *const *env, const char *name) {

@@ -7,7 +7,7 @@
  *
  *     environment, host files -> rows -> facts, each with its source -> agent/options: defaults, --explain
  *
- * There is one row for each scheduler or launcher (slurm.c, mpi.c, ...), in the order of the table in cluster.c. The
+ * There is one row for each scheduler, launcher or cloud (slurm.c, mpi.c, ...), in the order of the table in cluster.c. The
  * first row that knows a fact sets it, with the variables that it came from: "SLURM_STEP_NUM_TASKS=2". An invalid
  * value counts as unset and adds a sentence to `warnings`. */
 
@@ -60,7 +60,7 @@ struct cluster_host {
 
 struct cluster {
   /* Words. */
-  struct cluster_fact scheduler;  /* "Slurm", "PBS", "SGE", "LSF", "Flux", "Kubernetes" */
+  struct cluster_fact scheduler;  /* "Slurm", "PBS", "SGE", "LSF", "Flux", "Kubernetes", "SkyPilot" */
   struct cluster_fact launcher;   /* "srun", "Open MPI", "PALS": started this agent as one of several */
   struct cluster_fact job;        /* a name for --rdzv-id, the same for all agents of the job only: "slurm-4711.0" */
   struct cluster_fact run;        /* a name of this start, so that two starts differ: "mpi-4711"; if set, it is `job` */

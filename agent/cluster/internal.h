@@ -16,6 +16,7 @@ struct row {
 
 /* Called once each, in the order of the table. A row does nothing if its scheduler is absent. */
 void cluster_read_launcher(struct row *r);
+void cluster_read_cloud(struct row *r);
 void cluster_read_slurm(struct row *r);
 void cluster_read_pbs(struct row *r);
 void cluster_read_sge(struct row *r);

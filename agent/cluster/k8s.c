@@ -32,8 +32,10 @@ static bool job_of_pod(const struct row *r, char name[NAME_LEN]) {
 static void read_pytorch_job(struct row *r) {
   const char *master = row_variable(r, "MASTER_ADDR");
   char name[NAME_LEN];
-  if (!master || !row_variable(r, "RANK") || row_variable(r, "LOCAL_RANK")) return;
-  row_set_text(r, &r->c->launcher, "PyTorchJob", "MASTER_ADDR RANK");
+  /* Two of the three suffice to conclude that there are other pods: what is missing is refused later. */
+  if (!!master + !!row_variable(r, "RANK") + !!row_variable(r, "WORLD_SIZE") < 2 || row_variable(r, "LOCAL_RANK"))
+    return;
+  row_set_text(r, &r->c->launcher, "PyTorchJob", "MASTER_ADDR RANK WORLD_SIZE");
   row_take_number(r, &r->c->index, "RANK", 0, NODES_MAX - 1);
   /* WORLD_SIZE counts workers if nprocPerNode is a number, else pods. */
   int64_t world, each = 1;
@@ -46,7 +48,7 @@ static void read_pytorch_job(struct row *r) {
     row_set_number(r, &r->c->agents, world / each, "WORLD_SIZE PET_NPROC_PER_NODE");
     row_set_number(r, &r->c->start, CLUSTER_STARTED, "WORLD_SIZE PET_NPROC_PER_NODE");
   }
-  row_set_text(r, &r->c->first_host, master, "MASTER_ADDR");
+  if (master) row_set_text(r, &r->c->first_host, master, "MASTER_ADDR");
   row_take_number(r, &r->c->port, "MASTER_PORT", 1, 65535);
   if (!job_of_pod(r, name)) return;
   char *role = strrchr(name, '-');
@@ -61,11 +63,14 @@ void cluster_read_k8s(struct row *r) {
   static const char vars[] = "LWS_LEADER_ADDRESS";
   const char *leader = row_variable(r, vars);
   char name[NAME_LEN], suffix[32];
-  if (leader) {
-    row_set_text(r, &r->c->launcher, "LeaderWorkerSet", vars);
+  if (leader || row_variable(r, "LWS_GROUP_SIZE") || row_variable(r, "LWS_WORKER_INDEX")) {
+    static const char group[] = "LWS_LEADER_ADDRESS LWS_GROUP_SIZE LWS_WORKER_INDEX";
+    row_set_text(r, &r->c->launcher, "LeaderWorkerSet", group);
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, group);
     row_take_number(r, &r->c->index, "LWS_WORKER_INDEX", 0, NODES_MAX - 1);
-    if (row_take_number(r, &r->c->agents, "LWS_GROUP_SIZE", 1, NODES_MAX))
-      row_set_number(r, &r->c->start, CLUSTER_STARTED, "LWS_GROUP_SIZE");
+    row_take_number(r, &r->c->agents, "LWS_GROUP_SIZE", 1, NODES_MAX);
+  }
+  if (leader) {
     row_set_text(r, &r->c->first_host, leader, vars);
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(leader, "."), leader);
     row_set_job(r, "k8s", name, NULL, vars);

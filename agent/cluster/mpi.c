@@ -188,11 +188,14 @@ static const struct launcher {
 void cluster_read_launcher(struct row *r) {
   struct cluster *c = r->c;
   const struct launcher *l = launchers, *end = l + sizeof(launchers) / sizeof(*launchers);
-  while (l < end && !(row_variable(r, l->sign) && row_variable(r, l->rank) && (!l->is_it || l->is_it(r)))) l++;
+  while (l < end && !(row_variable(r, l->sign) && (row_variable(r, l->rank) || (l->size && row_variable(r, l->size))) &&
+                      (!l->is_it || l->is_it(r))))
+    l++;
   if (l == end) return;
+  const char *shown = row_variable(r, l->rank) ? l->rank : l->size;
   c->by_mpirun = true;
-  row_set_text(r, &c->launcher, l->name, l->rank);
-  row_set_number(r, &c->start, CLUSTER_STARTED, l->rank);
+  row_set_text(r, &c->launcher, l->name, shown);
+  row_set_number(r, &c->start, CLUSTER_STARTED, shown);
   row_take_number(r, &c->index, l->rank, 0, NODES_MAX - 1);
   if (l->size) row_take_number(r, &c->agents, l->size, 1, NODES_MAX);
   if (l->local_rank) row_take_number(r, &c->local_index, l->local_rank, 0, CLUSTER_SLOTS_MAX);

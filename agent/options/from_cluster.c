@@ -101,7 +101,8 @@ int options_nodes_from_cluster(struct settling *s, struct err *e) {
         starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
   if (!cluster_is_started(c)) return 0;
   if (!c->agents.is_set)
-    return err_set(e, -EINVAL, "%s does not report how many agents it started: give --nnodes N", starter_name(c));
+    return err_set(e, -EINVAL, "%s does not report how many agents it started: give --nnodes N%s", starter_name(c),
+                   c->first_host.is_set || has_meeting_place(s) ? "" : " and --endpoint HOST, the same to all");
   o->nnodes.min = o->nnodes.max = c->agents.number;
   o->from.nnodes = c->agents.source;
   return 0;
@@ -205,6 +206,7 @@ static void doubt_endpoint(struct settling *s) {
   const char *place = o->endpoints->host;
   if (!option || o->standalone || o->n_endpoints != 1 || !cluster_is_started(c) || !c->hosts.is_set) return;
   if (cluster_number(&c->agents, 0) < o->nnodes.max || ipaddr_parse(place).family) return;
+  if (ipaddr_parse(c->host[0].name).family) return; /* a list of addresses says nothing about names */
   /* Another name of a listed host may be that of a network: "n3-ib" for "n3". */
   for (size_t i = 0; i < c->n_hosts; i++) {
     size_t n = hostlist_short(c->host[i].name);
