@@ -28,7 +28,7 @@ RDZVD = str(BUILD / "daemon/rdzvd")
 RDZVCTL = str(BUILD / "daemon/rdzvctl")
 HOST = socket.gethostname()
 # What agents conclude something from.
-SCHEDULERS = "SLURM_", "PBS_", "SGE_", "PE_HOSTFILE", "JOB_", "LSB_", "KUBERNETES_", "JOBSET_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL"
+SCHEDULERS = "SLURM_", "PBS_", "SGE_", "PE_HOSTFILE", "JOB_", "LSB_", "KUBERNETES_", "JOBSET_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SKYPILOT_", "DSTACK_", "AWS_BATCH_", "SM_", "TRAINING_JOB_"
 # Sanitizers slow everything down and hold memory back: limits of time and memory ask this.
 SANITIZED = subprocess.run(["grep", "-qa", "__asan_init", RDZVD]).returncode == 0 if Path(RDZVD).exists() else False
 SLOW = 5 if SANITIZED else 1

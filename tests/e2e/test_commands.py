@@ -13,7 +13,7 @@ from pages import TOP
 # A line that begins so is a command, wherever it stands.
 PROGRAMS = """rdzv-agent rdzvd rdzvctl rdzv-trainer torchrun srun sbatch salloc scancel squeue sinfo sacct scontrol mpirun mpiexec mpirun.openmpi mpiexec.hydra qsub qrsh qdel qstat
     bsub bjobs bkill blaunch pbsdsh kubectl helm systemctl systemd-run journalctl apt apt-get dpkg dpkg-buildpackage docker podman apptainer enroot meson ninja pip pip3
-    python python3 ssh scp curl sudo export kill cc gcc make git man nvidia-smi tests/run deploy/quickstart pcluster aws""".split()
+    python python3 ssh scp curl sudo export kill cc gcc make git man nvidia-smi tests/run deploy/quickstart pcluster aws sky dstack""".split()
 COMMAND = re.compile(r"(\$ )?((sudo |[A-Z_]+=\S* )*(build/\w+/|\./|/usr/s?bin/)?(" + "|".join(map(re.escape, PROGRAMS)) + r")( [^:=]|$)|(tests|deploy)/[\w/.-]+( |$))|\$ \S")
 
 
