@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of deploy/kubernetes: what Kubernetes' own schemas say of them, whether they agree with the programs, and whether their commands
+"""The manifests of deploy/kubernetes: what the schemas of Kubernetes, JobSet and Kubeflow Trainer say of them, whether they agree with the programs, and whether their commands
 do what they are for.
 
 There is no Kubernetes here. A pod is a process on a host of its own: a root folder with the image's programs and the pod's volumes, the pod's
@@ -24,6 +24,8 @@ FOLDER = TOP / "deploy/kubernetes"
 PAGE = "deploy/kubernetes.md"
 FILES = sorted(p.name for p in FOLDER.glob("*.yaml"))
 AGAIN = [69, 71, 73, 74, 75, 76, 78]
+SINCE = {"jobset-in-place.yaml": "1.35"}  # Kubernetes; the others: 1.31
+TRAINJOB = "train"  # whose pods are looked at for the runtime
 
 
 def documents(name):
@@ -37,6 +39,8 @@ def jobs(doc):
     if doc["kind"] == "JobSet":
         return [(f"{doc['metadata']['name']}-{r['name']}-0", {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": r["name"]}, **r["template"]})
                 for r in doc["spec"]["replicatedJobs"]]
+    if doc["kind"] == "ClusterTrainingRuntime":
+        return jobs({"kind": "JobSet", "metadata": {"name": TRAINJOB}, "spec": doc["spec"]["template"]["spec"]})
     return []
 
 
@@ -70,8 +74,10 @@ def option(command, name):
 @pytest.mark.parametrize("name", FILES)
 def test_against_the_schemas(name, version):
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: tests/run --ci installs it")
+    if version < SINCE.get(name, version):
+        pytest.skip("it needs a later Kubernetes")
     for doc in documents(name):
-        for d in [d for _, d in jobs(doc)] or [doc]:
+        for d in [d for _, d in jobs(doc)] or ([doc] if doc["kind"] != "TrainJob" else []):
             validate.validate(d, version, strict=True)
     # It would say so.
     broken = documents("rdzvd.yaml")[1]
@@ -80,23 +86,73 @@ def test_against_the_schemas(name, version):
         validate.validate(broken, version, strict=True)
 
 
-def test_jobset():
-    """Its own fields, as api/jobset/v1alpha2 has them; the Jobs in it are looked at above."""
-    (doc,) = documents("jobset.yaml")
-    assert doc["apiVersion"] == "jobset.x-k8s.io/v1alpha2" and set(doc) == {"apiVersion", "kind", "metadata", "spec"}
-    spec = doc["spec"]
-    assert set(spec) <= {"replicatedJobs", "network", "successPolicy", "failurePolicy", "startupPolicy", "suspend", "coordinator", "managedBy", "ttlSecondsAfterFinished"}
-    assert set(spec["network"]) <= {"enableDNSHostnames", "subdomain", "publishNotReadyAddresses"}
-    assert set(spec["successPolicy"]) <= {"operator", "targetReplicatedJobs"} and spec["successPolicy"]["operator"] in ("All", "Any")
-    assert set(spec["failurePolicy"]) <= {"maxRestarts", "restartStrategy", "rules"}
+def trainers_models():
+    """Those of JobSet and Kubeflow Trainer, made of their OpenAPI documents: the package is Trainer's own, and has JobSet's as Trainer 2.3 uses it."""
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed: tests/run --ci installs it")
+    return {"JobSet": models.JobsetV1alpha2JobSet, "ClusterTrainingRuntime": models.TrainerV1alpha1ClusterTrainingRuntime, "TrainJob": models.TrainerV1alpha1TrainJob}
+
+
+def lost(given, kept, place):
+    """Where a model has dropped something. It adds defaults."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [p for k, v in given.items() for p in ([f"{place}.{k}"] if k not in kept else lost(v, kept[k], f"{place}.{k}"))]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        return [p for i, (g, k) in enumerate(zip(given, kept)) for p in lost(g, k, f"{place}[{i}]")]
+    return [] if given == kept else [place]
+
+
+@pytest.mark.parametrize("name, kinds", [("jobset.yaml", ["JobSet"]), ("jobset-in-place.yaml", ["JobSet"]), ("kubeflow.yaml", ["ClusterTrainingRuntime", "TrainJob"])])
+def test_against_the_models_of_jobset_and_trainer(name, kinds):
+    """Types are checked, and a field that the model does not know would be lost on the way through it."""
+    models = trainers_models()
+    assert [d["kind"] for d in documents(name)] == kinds
+    for d in documents(name):
+        assert lost(d, models[d["kind"]].from_dict(d).to_dict(), d["kind"]) == []
+        # It would say so.
+        broken = {**d, "spec": {**d["spec"], "failurePolice": {}}}
+        assert lost(broken, models[d["kind"]].from_dict(broken).to_dict(), d["kind"]) == [f"{d['kind']}.spec.failurePolice"]
+    broken = documents("jobset.yaml")[0]
+    broken["spec"]["failurePolicy"]["maxRestarts"] = "three"
+    with pytest.raises(ValueError):
+        models["JobSet"].from_dict(broken)
+
+
+@pytest.mark.parametrize("name", ["jobset.yaml", "jobset-in-place.yaml", "kubeflow.yaml"])
+def test_jobset(name):
+    """Names and words that the models above take as any text, and what JobSet's webhook asks for. All as of JobSet 0.13: api/jobset/v1alpha2/jobset_types.go,
+    pkg/webhooks/jobset_webhook.go."""
+    doc = documents(name)[0]
+    assert doc["apiVersion"] == {"JobSet": "jobset.x-k8s.io/v1alpha2", "ClusterTrainingRuntime": "trainer.kubeflow.org/v1alpha1"}[doc["kind"]]
+    spec = doc["spec"] if doc["kind"] == "JobSet" else doc["spec"]["template"]["spec"]
     names = [r["name"] for r in spec["replicatedJobs"]]
-    for rule in spec["failurePolicy"]["rules"]:
-        assert set(rule) <= {"name", "action", "onJobFailureReasons", "onJobFailureMessagePatterns", "targetReplicatedJobs"}
-        assert rule["action"] in ("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts") and set(rule["targetReplicatedJobs"]) <= set(names)
+    policy = spec["failurePolicy"]
+    for rule in policy["rules"]:
+        assert rule["action"] in ("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts") and set(rule.get("targetReplicatedJobs", [])) <= set(names)
         assert set(rule["onJobFailureReasons"]) <= {"BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"}
-    assert set(spec["successPolicy"]["targetReplicatedJobs"]) <= set(names)
+    success = spec.get("successPolicy", {"operator": "All", "targetReplicatedJobs": []})
+    assert success["operator"] in ("All", "Any") and set(success["targetReplicatedJobs"]) <= set(names)
+    strategy = policy.get("restartStrategy", "Recreate")
+    assert strategy == ("InPlaceRestart" if name == "jobset-in-place.yaml" else "Recreate")
     for r in spec["replicatedJobs"]:
-        assert set(r) <= {"name", "groupName", "template", "replicas", "dependsOn"} and set(r["template"]) <= {"metadata", "spec"}
+        job, (c,) = r["template"]["spec"], r["template"]["spec"]["template"]["spec"]["containers"]
+        if strategy == "InPlaceRestart":
+            assert job["backoffLimit"] == 2**31 - 1 and job["podReplacementPolicy"] == "Failed" and job["completions"] == job["parallelism"]
+        # What the kubelet does not restart is for podFailurePolicy: "again", or the verdict. No code is for both, and none for neither.
+        if "restartPolicyRules" in c:
+            (rule,) = c["restartPolicyRules"]
+            assert c["restartPolicy"] == "Never" and rule == {"action": "Restart", "exitCodes": {"operator": "In", "values": AGAIN + [137, 143]}}
+        assert ("restartPolicyRules" in c) == (strategy == "InPlaceRestart" and c["name"] == "agent")
+
+
+def test_trainjob():
+    """What Trainer 2.3 asks of a runtime with torch: pkg/runtime/framework/plugins/torch/torch.go, pkg/constants/constants.go."""
+    runtime, job = documents("kubeflow.yaml")
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert node["name"] == "node" and node["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    (c,) = node["template"]["spec"]["template"]["spec"]["containers"]
+    assert c["name"] == "node" and not {e["name"] for e in c["env"]} & {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
+    assert job["spec"]["runtimeRef"] == {"name": runtime["metadata"]["name"]} and job["metadata"]["name"] == TRAINJOB
+    assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 2
 
 
 def test_they_agree_with_the_programs():
@@ -108,15 +164,18 @@ def test_they_agree_with_the_programs():
         for doc in documents(name):
             for _, job in jobs(doc):
                 spec = job["spec"]
-                if spec["template"]["spec"]["containers"][0]["name"] != "agent":
+                if spec["template"]["spec"]["containers"][0]["name"] not in ("agent", "node"):
                     continue
                 seen += 1
                 again, verdict = [r["onExitCodes"] for r in spec["podFailurePolicy"]["rules"] if "onExitCodes" in r]
                 assert again["values"] == AGAIN and verdict["values"] == AGAIN + [137, 143], name
                 command = spec["template"]["spec"]["containers"][0]["command"]
+                if doc["kind"] == "ClusterTrainingRuntime":
+                    assert option(command, "nnodes") is None and "completions" not in spec  # both are numNodes
+                    continue
                 low, high = map(int, option(command, "nnodes").split(":"))
                 assert 1 <= low < high == spec["completions"] == spec["parallelism"]
-    assert seen == 2
+    assert seen == 4
     for name, pod, spec in pod_specs():
         (c,) = spec["containers"]
         stop = option(c["command"], "stop-timeout")
@@ -143,7 +202,7 @@ def test_restricted():
         kinds = {key for v in spec.get("volumes", []) for key in v} - {"name"}
         assert kinds <= {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}, kinds
         seen += 1
-    assert seen == 4
+    assert seen == 7
 
 
 def test_the_claims_are_there():
@@ -235,12 +294,13 @@ class Cluster:
             return self.rdzv.key + "\n"
         return {"status.podIP": ip}[source["fieldRef"]["fieldPath"]]
 
-    def start(self, pod, spec, dns, index=None):
-        """As kubelet would: address, name, variables, volumes, user."""
+    def start(self, pod, spec, dns, index=None, more=None, ip=None):
+        """As kubelet would: address, name, variables, volumes, user. more: variables that a controller has added. ip: of a pod whose container starts again."""
         (c,) = spec["containers"]
         number = len(self.pods) + 2
-        ip = f"10.244.0.{number}"
-        self.ip("addr", "add", f"{ip}/32", "dev", "lo")
+        if not ip:
+            ip = f"10.244.0.{number}"
+            self.ip("addr", "add", f"{ip}/32", "dev", "lo")
         self.hosts.update({name: ip for name in (pod, *dns)})
         self.write_hosts()
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
@@ -248,6 +308,7 @@ class Cluster:
             env["RDZVD_LISTEN"] = f"{ip}:29400"  # every address would be those of the other pods too
         if index is not None:
             env["JOB_COMPLETION_INDEX"] = str(index)
+        env.update(more or {})
         for e in c.get("env", []):
             env[e["name"]] = e["value"] if "value" in e else self.value(e["valueFrom"], ip)
         folder = self.tmp / f"root-{number}"
@@ -267,6 +328,15 @@ class Cluster:
         old = self.pods.pop(pod)
         self.pods[f"{pod} at {old.ip}"] = old
         return self.start(pod, old.spec, dns, index)
+
+    def again_in_place(self, pod, code, index):
+        """The container's next life, where restartPolicyRules has one for that exit code: name, address and volumes stay."""
+        old = self.pods.pop(pod)
+        (c,) = old.spec["containers"]
+        (rule,) = c["restartPolicyRules"]
+        assert (code in rule["exitCodes"]["values"]) == (rule["exitCodes"]["operator"] == "In"), code
+        self.pods[f"{pod}, life {len(self.pods)}"] = old
+        return self.start(pod, old.spec, [], index, ip=old.ip)
 
     def main(self, pod):
         """The pod's process 1."""
@@ -380,3 +450,42 @@ def test_jobset_runs(cluster):
     assert any((c.tmp / "checkpoints").rglob("COMMIT"))
     for pod, d in daemons.items():
         assert c.terminate(pod).exit() == 0, d
+
+
+def test_in_place(cluster):
+    """An agent is killed, as by its memory limit: its container starts again in its pod, and the others keep theirs. Then the job fails for good, which is not restarted."""
+    c = cluster
+    (doc,) = documents("jobset-in-place.yaml")
+    (daemon_name, daemon), (agents_name, agents) = jobs(doc)
+    for i in range(daemon["spec"]["completions"]):
+        pod = f"{daemon_name}-{i}"
+        c.start(pod, daemon["spec"]["template"]["spec"], [f"{pod}.{doc['metadata']['name']}"])
+        until(lambda: f"the daemon is ready:\n{c.pods[pod]}", lambda: c.probe(pod, "readinessProbe"))
+    pods = start_job(c, agents_name, agents["spec"]["template"]["spec"], longer=True)
+    pods[0].expect("round 1: 4 nodes, 4 workers", 20)
+    inner = [c.main(f"{agents_name}-{i}") for i in range(3)]
+    c.terminate(f"{agents_name}-3", signal.SIGKILL).exit()
+    again = c.again_in_place(f"{agents_name}-3", 137, 3)
+    pods[0].expect(r"round [23]: [34] nodes", 20)
+    again.expect("this is node 3 ", 40)
+    assert [c.main(f"{agents_name}-{i}") for i in range(3)] == inner, "the others' containers stay"
+    assert {p.exit(60) for p in [c.terminate(f"{agents_name}-{i}") for i in range(4)]} == {75}, c.rdzv
+    # The verdict's code is not among those that restart.
+    (rule,) = agents["spec"]["template"]["spec"]["containers"][0]["restartPolicyRules"]
+    assert 1 not in rule["exitCodes"]["values"] and 0 not in rule["exitCodes"]["values"]
+
+
+def test_kubeflow_runs(cluster):
+    """A TrainJob: the variables that Trainer adds for torch. The first pod's agent starts the daemon."""
+    c = cluster
+    runtime, job = documents("kubeflow.yaml")
+    ((name, node),) = jobs(runtime)
+    spec, n, train = node["spec"]["template"]["spec"], job["spec"]["trainer"]["numNodes"], job["metadata"]["name"]
+    pods = []
+    for i in reversed(range(n)):
+        pet = {"PET_NNODES": f"{n}", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": f"{i}", "PET_MASTER_ADDR": f"{train}-node-0-0.{train}", "PET_MASTER_PORT": "29500"}
+        pods.insert(0, c.start(f"{name}-{i}", spec, [f"{name}-{i}.{train}"], i, pet))
+    pods[0].expect(r"round 1: 2 nodes, 2 workers; this is node 0 ", 20)
+    assert [p.exit(90) for p in pods] == [0] * n, c.rdzv
+    assert all(p.says(f"job k8s-{train}-node-0 ") for p in pods[:1]), c.rdzv
+    assert any((c.tmp / "checkpoints").rglob("COMMIT"))

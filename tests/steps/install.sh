@@ -219,4 +219,6 @@ install_all() {
   has_package axe-playwright-python || pip_install --no-deps axe-playwright-python==0.1.7
   # Kubernetes' schemas, which the manifests must satisfy.
   has_package kubernetes-validate || pip_install kubernetes-validate==1.35.0
+  # The same of JobSet and Kubeflow Trainer, as models.
+  has_package kubeflow-trainer-api || pip_install kubeflow-trainer-api==2.3.0
 }
