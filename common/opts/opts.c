@@ -64,16 +64,18 @@ static bool begins(const char *name, const char *word, size_t n) {
   return name && n > 0;
 }
 
-/* The row whose foreign name begins with word, if no other foreign name does. Our own names do not count: they cannot
- * be abbreviated, and a new one must not take a word from existing scripts. */
+/* The row whose foreign name begins with word, if no other foreign name does; new names count where no old one does. Our
+ * own names do not count: they cannot be abbreviated, and a new one must not take a word from existing scripts. */
 static const struct opt *find_abbreviated(const struct opts_spec *spec, const char *word, size_t n) {
-  const struct opt *found = NULL;
+  const struct opt *found[2] = {NULL, NULL}; /* old, new */
+  bool many[2] = {false, false};
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     if (!begins(row->foreign, word, n)) continue;
-    if (found) return NULL;
-    found = row;
+    many[row->foreign_new] = found[row->foreign_new] != NULL;
+    found[row->foreign_new] = row;
   }
-  return found;
+  bool is_new = !found[false];
+  return many[is_new] ? NULL : found[is_new];
 }
 
 /* The row of the variable `name` (without its value), if it begins with `prefix`; *ours: it does. */

@@ -17,7 +17,8 @@
  *
  * A program may accept the options of another program (`foreign`). A row with a name there may be abbreviated to any
  * unique beginning of it, and has a second variable, env_foreign + NAME. The variable with our own prefix overrides
- * that; unknown variables of the other program are ignored. */
+ * that; unknown variables of the other program are ignored. A name that only its newer versions have (foreign_new) takes
+ * no abbreviation away from scripts that were written for older ones. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,6 +59,7 @@ struct opt {
   int (*parse)(const char *text, void *field, struct err *e); /* OPT_CUSTOM: sentence without the option's name */
   const char *foreign; /* `name` or `alias`, the one that the other program has; or NULL */
   bool foreign_no_env; /* the other program has no variable for it */
+  bool foreign_new;    /* only newer versions of the other program have it */
   bool in_file;        /* may stand in the program's file of settings */
 };
 

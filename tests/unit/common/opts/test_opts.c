@@ -336,6 +336,9 @@ static const struct opt foreign_table[] = {
     {.name = "next-call", .type = OPT_DURATION, .offset = AT(last_call_ms)},
     {.name = "quiet", .alias = "q", .foreign = "quiet", .type = OPT_FLAG, .offset = AT(quiet)},
     {.name = "verbose", .alias = "v", .type = OPT_FLAG, .offset = AT(verbose)},
+    {.name = "quietly", .foreign = "quietly", .foreign_new = true, .type = OPT_STRING, .offset = AT(name)},
+    {.name = "sooner", .foreign = "sooner", .foreign_new = true, .type = OPT_STRING, .offset = AT(name)},
+    {.name = "soonest", .foreign = "soonest", .foreign_new = true, .type = OPT_STRING, .offset = AT(name)},
     {0},
 };
 
@@ -360,6 +363,8 @@ UNIT_TEST(test_foreign_names) {
       {"--n 5", "", 0},
       {"--na 5 --e x --qui", "", 1},
       {"--verb", "", 0},
+      {"--soone 5", "", 0}, /* two new ones begin so; --qui above is the old one's */
+      {"--soones x --quietl y", "", 1},
       {"-qv -nx", "", 1},
       {"-qnx", "", 1},
       {"-qx", "", 0},
