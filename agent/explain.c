@@ -167,7 +167,7 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
   put_text(out, "events", o->events);
   put_text(out, "on-event", o->on_event);
   if (o->on_event) put_text(out, "on-event-names", o->on_event_names);
-  put_text(out, "log-line-prefix", o->output.log_line_prefix);
+  put_text(out, "log-line-prefix-template", o->output.log_line_prefix);
   put_words(out, "command", (const char *const *)told->command, n);
   options_put_sources(o, told, &lines, all);
   buf_finish(&lines);

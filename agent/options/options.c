@@ -196,7 +196,10 @@ static int settle_variables(struct settling *s, struct err *e) {
         o, "TORCHELASTIC_HEALTH_CHECK_PORT has no effect: neither this agent nor PyTorch's torchrun serves a health "
            "check; rdzvd answers /healthz on its port");
   const char *unshared = cluster_variable(s->o->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  o->output.log_line_prefix = cluster_variable(s->o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  const char *prefix = cluster_variable(s->o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  bool weaker = !o->output.log_line_prefix || options_source(s, "log-line-prefix-template") <= OPT_FROM_FILE;
+  o->torch.prefix_by_variable = prefix && weaker;
+  if (o->torch.prefix_by_variable) o->output.log_line_prefix = prefix;
   if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT) o->store = STORE_WORKER;
   if (!seconds || options_source(s, "stop-timeout") > OPT_FROM_FILE) return 0;
   int64_t n;

@@ -74,6 +74,7 @@ struct torch_options {
   int start_method;        /* no effect */
   const char *event_log_handler, *logs_specs;
   bool module, no_python, run_path;
+  bool prefix_by_variable;       /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE took effect */
   bool use_env, pass_local_rank; /* of torch.distributed.launch; they exclude each other */
 };
 

@@ -81,7 +81,8 @@ static bool is_by_conf(const struct agent_options *o, const char *line) {
 static const char *torchs_own(const struct agent_options *o, const char *line) {
   bool weaker = source_of(o, line) <= OPT_FROM_FILE;
   const char *name = NULL;
-  if (strcmp(line, "log-line-prefix") == 0 && o->output.log_line_prefix) name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+  if (strcmp(line, "log-line-prefix-template") == 0 && o->torch.prefix_by_variable)
+    name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
   if (strcmp(line, "stop-timeout") == 0 && weaker) name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (strcmp(line, "store") == 0 && weaker && o->store == STORE_WORKER) name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
   return name ? agent_options_variable(o->env, name) : NULL;

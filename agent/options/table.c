@@ -273,6 +273,11 @@ static const struct opt table[] = {
      SITE(FLAG(output.pty)),
      .help = "Workers see a terminal as stdout and stderr: colours, progress bars. A job with one worker has that at a "
              "terminal in any case."},
+    {SHARED("log-line-prefix-template"), .foreign_new = true,
+     SITE(VALUE(output.log_line_prefix, option_directory, "TEMPLATE")),
+     .help =
+         "Text in front of each line of a worker, in which ${role_name}, ${rank}, ${local_rank} and ${hostname} are "
+         "replaced. Default: [RANK] if the job has several workers."},
     {SHARED("local-ranks-filter"), VALUE(output.shown, option_rank_set, "LIST"),
      .help = "Show the output of these local ranks only. Files hold all of it."},
     {SHARED("duplicate-stdout-filters"), VALUE(output.duplicate_stdout_filters, option_filters, "LIST"),

@@ -35,7 +35,9 @@
   X("log-dir", "Without --tee and --redirects it implies --tee 3; --redirects 0 prevents that. attempt_N is "          \
                "round N + 1, and no later round deletes it.")                                                          \
   X("redirects", "A map may name any local rank; there local ranks have one digit.")                                   \
-  X("tee", "As --redirects. The prefix stays [RANK].")                                                                 \
+  X("tee", "As --redirects. The prefix is [RANK].")                                                                    \
+  X("log-line-prefix-template", "It precedes each line of a worker on the terminal, with and without --tee. There it " \
+                                "precedes lines of --tee.")                                                            \
   X("local-ranks-filter", "")                                                                                          \
   X("duplicate-stdout-filters", "Works without --tee: it copies lines that reach the terminal.")                       \
   X("duplicate-stderr-filters", "Works without --tee: it copies lines that reach the terminal.")                       \

@@ -53,7 +53,7 @@ void output_file_name(const char *run_id, struct buf *out) {
 /* Prefixes. -------------------------------------------------------------------------------------------------------- */
 
 /* The text in front of a worker's line: "[RANK] " on the terminal if the job has several workers, and torchrun's
- * "[ROLE LOCAL_RANK]:" in filtered files. A template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one
+ * "[ROLE LOCAL_RANK]:" in filtered files. --log-line-prefix-template replaces both. It is a template
  * of Python's, with the host's name as an additional name: $$ is a dollar, and an unknown name stays as it is. */
 
 /* Appends the value of the name at text[0..len); false: not known. */

@@ -38,7 +38,7 @@ struct output_settings {
   bool streams_named;            /* one of them was given, even as 0 */
   struct rank_set shown;         /* --local-ranks-filter: the ranks whose output reaches the terminal */
   struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
-  const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
+  const char *log_line_prefix; /* the template, or NULL */
 };
 
 struct output_route {

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import pages
 from harness import AGENT, HOST, SLOW, until
 
 PYTHON = [sys.executable, "-SE"]
@@ -89,11 +90,27 @@ def test_prefix_template(rdzv, tmp):
     assert workers_lines(a) == ["<default:0/0> err of 0", "<default:0/0> out of 0", "<default:1/1> err of 1", "<default:1/1> out of 1"]
 
 
+def test_prefix_option(rdzv, tmp):
+    """It wins over the variable, and stands on the terminal, not in files."""
+    template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "variable "}
+    a = agent(rdzv, "--standalone", "--tee", 3, "--log-dir", "logs", "--log-line-prefix-template", "${role_name}/${rank}$$ ", "--", "sh", "-c", BOTH, env=template)
+    assert a.exit() == 0, a
+    assert workers_lines(a) == ["default/0$ err of 0", "default/0$ out of 0", "default/1$ err of 1", "default/1$ out of 1"]
+    assert {text for name, text in tree(rdzv.tmp / "logs").items() if "/" in name} == {"err of 0\n", "out of 0\n", "err of 1\n", "out of 1\n"}
+
+
+def test_prefix_of_the_guide(rdzv, tmp):
+    (rdzv.tmp / "train.py").write_text("print('one of two')")
+    command = pages.block("deploy/guide/output-and-logs.md", "prefix").replace("rdzv-agent", str(AGENT))
+    a = rdzv.spawn("sh", "-c", command, env={"TMPDIR": str(tmp)})
+    assert a.exit() == 0, a
+    assert workers_lines(a) == [f"{HOST}:0: one of two", f"{HOST}:1: one of two"]
+
+
 def test_prefix_with_the_nodes_name(rdzv, tmp, lan):
     """Two hosts: each line says where its worker runs, and which of all it is."""
-    template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${hostname} ${rank}: "}
-    job = ["--endpoint", "10.99.0.1:29400", "--nnodes", 2, "--", "sh", "-c", "echo here"]
-    agents = [agent(rdzv, "--node-rank", i, *job, env=template, wrap=host, node=str(i)) for i, host in enumerate(lan)]
+    job = ["--endpoint", "10.99.0.1:29400", "--nnodes", 2, "--log-line-prefix-template", "${hostname} ${rank}: ", "--", "sh", "-c", "echo here"]
+    agents = [agent(rdzv, "--node-rank", i, *job, wrap=host, node=str(i)) for i, host in enumerate(lan)]
     for i, a in enumerate(agents):
         assert a.exit() == 0, rdzv
         assert sorted(a.out) == [f"node{i + 1} {2 * i}: here", f"node{i + 1} {2 * i + 1}: here"], rdzv

@@ -136,7 +136,9 @@ UNIT_TEST(abbreviations) {
   assert_int_equal(parse("--nproc-p 2 x", "")->nproc, 2);
   assert_int_equal(parse("--nproc 2 x", "")->nproc, 2);
   assert_true(parse("--he", "")->help);
-  refused("--rdzv 1 x", "", "unknown option --rdzv");  /* four begin so */
+  refused("--rdzv 1 x", "", "unknown option --rdzv");                /* four begin so */
+  assert_string_equal(parse("--log- d x", "")->output.log_dir, "d"); /* as before --log-line-prefix-template */
+  assert_string_equal(parse("--log-l p x", "")->output.log_line_prefix, "p");
   refused("--verb x", "", "did you mean --verbose?");  /* ours alone */
   assert_true(parse("--v x", "")->virtual_local_rank); /* two of ours begin so as well, and do not count */
   assert_string_equal(parse("--e null x", "")->torch.event_log_handler, "null");
@@ -357,6 +359,12 @@ UNIT_TEST(output) {
   assert_string_equal(o->output.duplicate_stderr_filters.v[0], "");
   assert_null(o->output.log_dir);
   assert_string_equal(o->output.log_line_prefix, "[${rank}]");
+  const char *variable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=v PET_LOG_LINE_PREFIX_TEMPLATE=p";
+  assert_string_equal(parse("--log_line_prefix_template=${hostname} x", variable)->output.log_line_prefix,
+                      "${hostname}");
+  assert_string_equal(parse("x", variable)->output.log_line_prefix, "p");
+  assert_string_equal(parse("--log-line-prefix-template= x", variable)->output.log_line_prefix, "v");
+  assert_null(parse("--log-line-prefix-template= x", "")->output.log_line_prefix);
   o = parse("--duplicate-stdout-filters ,,,,,x,~y x", "");
   assert_int_equal(o->output.duplicate_stdout_filters.n, 3);
   assert_string_equal(o->output.duplicate_stdout_filters.v[0], ",,");
