@@ -15,6 +15,7 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <limits.h>
@@ -60,7 +61,7 @@
 #include "common/siphash.h"
 #include "daemon/rdzvd.h"
 
-enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, DRAIN_MS = 2000, DRAIN_STEP_MS = 5 };
+enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, DRAIN_MS = 2000, DRAIN_STEP_MS = 5, COMPLETION_MAX = 1 << 20 };
 
 struct identity {
   char agent_id[AGENT_ID_MAX + 1];
@@ -75,6 +76,11 @@ struct identity {
   struct cluster cluster;
 };
 
+static int fail(int code, const struct err *e) {
+  log_error("%s", e->text);
+  return code;
+}
+
 static int print_help(bool brief) {
   struct winsize size = {0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : HELP_WIDTH_MAX;
@@ -83,6 +89,30 @@ static int print_help(bool brief) {
   (brief ? opts_help_short : opts_help)(&agent_options_spec, width, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
+  return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+}
+
+/* deploy/manual/meson.build makes the scripts and says where they lie; Debian has its own folder for zsh's. */
+static int print_completion(enum completion shell) {
+  static const char *const files[][3] = {
+      [COMPLETION_BASH] = {"bash-completion/completions/rdzv-agent", "../deploy/manual/rdzv-agent"},
+      [COMPLETION_ZSH] = {"zsh/site-functions/_rdzv-agent", "../deploy/manual/_rdzv-agent",
+                          "zsh/vendor-completions/_rdzv-agent"},
+      [COMPLETION_TCSH] = {"rdzv/rdzv-agent.tcsh", "../deploy/manual/rdzv-agent.tcsh"},
+      [COMPLETION_FISH] = {"fish/vendor_completions.d/rdzv-agent.fish", "../deploy/manual/rdzv-agent.fish"},
+  };
+  const char *const *file = files[shell];
+  struct err e = ERR_INIT;
+  struct buf text = BUF_INIT;
+  char *path = command_data(file[0], file[1], &e);
+  if (!path && file[2]) path = command_data(file[2], file[1], NULL);
+  if (!path) return fail(EXIT_CODE_SYSTEM, &e);
+  int rc = file_drain(open(path, O_RDONLY | O_CLOEXEC), COMPLETION_MAX, &text);
+  if (rc == 0) fputs(buf_text(&text), stdout);
+  if (rc) err_sys(&e, rc, "%s", path);
+  free(path);
+  buf_finish(&text);
+  if (rc) return fail(EXIT_CODE_SYSTEM, &e);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
@@ -274,11 +304,6 @@ static void end_all(const struct cluster *c, char *const *env, int code) {
     log_debug("cannot ask Hydra to end the others: %s", strerror(errno));
 }
 
-static int fail(int code, const struct err *e) {
-  log_error("%s", e->text);
-  return code;
-}
-
 /* The guard must not keep the daemon's pipes open when this process dies. */
 static int start_guard(struct session_options *s, const struct copy_words *words, struct err *e) {
   const int pipes[] = {s->daemon.ready, s->daemon.owner, s->daemon.err, s->daemon.talk};
@@ -404,6 +429,7 @@ static int read_request(struct program *p) {
     return refuse_words(p, &e);
   }
   if (o->help) return print_help(opts_wants_short_help(&agent_options_spec, p->argc, p->argv));
+  if (o->completion) return print_completion(o->completion);
   if (o->version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   o->python_file = o->command && command_is_python_file(o->words[0], getenv("PATH"));
   o->own_python = command_own_python(&untrusted);

@@ -354,7 +354,7 @@ static bool is_typed(int argc, char *const *argv, const char *name) {
 }
 
 bool agent_options_asks(int argc, char *const *argv) {
-  return is_typed(argc, argv, "help") || is_typed(argc, argv, "version");
+  return is_typed(argc, argv, "help") || is_typed(argc, argv, "version") || is_typed(argc, argv, "print-completion");
 }
 
 void agent_options_take_words(struct agent_options *o, int argc, char *const *argv) {
@@ -376,7 +376,7 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   o->version = is_typed(argc, argv, "version");
   if (o->help || o->version) return 0;
   int rc = opts_parse(&o->spec, argc, argv, env, o, &o->parsed, e);
-  if (rc) return rc;
+  if (rc || o->completion) return rc;
   agent_options_take_words(o, argc, argv);
   o->env = env;
   s.said_standalone = o->standalone;

@@ -42,6 +42,9 @@ enum hang_stacks { HANG_STACKS_AUTO, HANG_STACKS_NEVER };
 /* --numa-binding, as torchrun names them. */
 enum numa_binding { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
 
+/* --print-completion */
+enum completion { COMPLETION_NONE, COMPLETION_BASH, COMPLETION_ZSH, COMPLETION_TCSH, COMPLETION_FISH };
+
 /* --rdzv-conf is_host: whether this agent starts rdzvd if the endpoint is its own machine and nothing listens there. */
 enum hosting { HOST_AUTO, HOST_NEVER, HOST_ALWAYS };
 
@@ -179,6 +182,7 @@ struct agent_options {
   const char *launch_agent;     /* path of rdzv-agent there; NULL: as here, else in PATH */
   int64_t fan_out;
   bool quiet, verbose, explain, help, version;
+  enum completion completion; /* print the shell's script and exit */
 
   struct torch_options torch;
   char notes[OPTIONS_NOTES_MAX + 1]; /* one sentence per line, printed at the start; "" */
@@ -194,11 +198,12 @@ struct agent_options {
 
 /* Fills o. Strings point into argv, env, the cluster and o itself, so o must not be copied. Settings that were not
  * given follow from the site's defaults and the cluster's facts; NULL: there are none. Returns 0, or -EINVAL and a
- * sentence. --help and --version are found even if other words are wrong. */
+ * sentence. --help and --version are found even if other words are wrong, and --print-completion even if they do not go
+ * together. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e);
 extern const struct opts_spec agent_options_spec;
-/* Whether --help or --version is among the words: then nothing else matters. */
+/* Whether --help, --version or --print-completion is among the words: then nothing runs. */
 bool agent_options_asks(int argc, char *const *argv);
 /* Fills the fields about the words behind the options, after opts_parse. */
 void agent_options_take_words(struct agent_options *o, int argc, char *const *argv);

@@ -318,6 +318,9 @@ static const struct opt table[] = {
     {.name = "version", FLAG(version), .brief = "Print the version and exit.", .help = "Print the version and exit."},
     {SHARED("help"), .alias = "h", .foreign_no_env = true, FLAG(help), .brief = "Print all options and exit.",
      .help = "Print all options and exit; -h prints those that are used most."},
+    {SHARED("print-completion"), .foreign_no_env = true, .foreign_new = true, WORD(completion, "bash|zsh|tcsh|fish"),
+     .min = COMPLETION_BASH,
+     .help = "Print a script by which this shell completes the options of rdzv-agent, and exit."},
     {.group = "As under torchrun"},
     {SHARED("rdzv-backend"), TEXT(torch.backend, "static|c10d"),
      .help = "Nodes meet at rdzvd with either. static: the default port is 29500. c10d: --node-rank and "

@@ -2,7 +2,7 @@
 #ifndef AGENT_OPTIONS_TORCH_FLAGS_H
 #define AGENT_OPTIONS_TORCH_FLAGS_H
 
-/* Every flag of torchrun (PyTorch 2.13), in the order of its help, and how it differs here; "": it does not differ.
+/* Every flag of torchrun (PyTorch 2.9 to 2.15), in the order of its help, and how it differs here; "": it does not differ.
  *
  * README's table is generated from this list and the option table; tests compare it with both and with torchrun's own
  * parser. options.c notes at the start that a flag was given whose text begins with TORCH_NO_EFFECT. */
@@ -53,6 +53,7 @@
                          "start (nohup) stays ignored.")                                                               \
   X("shutdown-timeout", "")                                                                                            \
   X("virtual-local-rank", "")                                                                                          \
+  X("print-completion", "It knows fish as well, and needs no shtab.")                                                  \
   X("training_script",                                                                                                 \
     "A word that ends in .py runs under Python (PYTHON_EXEC), with -u. So does a script "                              \
     "without a suffix, a .pyz or a folder with __main__.py, unless the word is a command in PATH. Another word is "    \

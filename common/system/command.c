@@ -126,6 +126,20 @@ char *command_companion(const char *name, const char *built, const char *path, s
   return file;
 }
 
+char *command_data(const char *name, const char *built, struct err *e) {
+  const char *const places[][2] = {{RDZV_DATA, name}, {"", built}};
+  char dir[PATH_MAX];
+  int n = own_folder(dir);
+  for (size_t i = 0; n > 0 && i < sizeof(places) / sizeof(*places); i++) {
+    char *file = xasprintf("%.*s%s%s", n, dir, places[i][0], places[i][1]);
+    if (access(file, R_OK) == 0) return file;
+    free(file);
+  }
+  err_set(e, -ENOENT, "%.*s" RDZV_DATA "%s cannot be read: install the share folder of rdzv with its programs", n, dir,
+          name);
+  return NULL;
+}
+
 /* What marks a folder as an environment, on the heap. NULL: it is none. */
 static char *find_mark(const char *root, int n) {
   static const char *const marks[] = {"pyvenv.cfg", "conda-meta"};

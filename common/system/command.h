@@ -23,6 +23,10 @@ bool command_is_python_file(const char *name, const char *path);
  * common/system/trust.h). `path` is the user's own choice, so what is found there is not judged. */
 char *command_companion(const char *name, const char *built, const char *path, struct err *e);
 
+/* The file `name` of this installation's folder for data, or `built` (in a build tree, relative to this binary). Heap;
+ * NULL: there is none of them, and where the first would be, in a sentence. */
+char *command_data(const char *name, const char *built, struct err *e);
+
 /* The Python of the virtual environment (pyvenv.cfg) or conda environment (conda-meta) in which this binary is
  * installed. Heap; NULL: it is installed elsewhere, or with a sentence: the environment is not to be trusted. */
 char *command_own_python(struct err *e);

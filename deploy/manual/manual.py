@@ -361,6 +361,15 @@ def fish_option(o: Option) -> str:
     return f"-l {o.name}{alias}{'' if o.flag else fish_values(o)}"
 
 
+def tcsh_option(o: Option) -> str:
+    """What follows each name, as a word of its own and behind "="; "?" in a pattern is a dash or an underscore. A value that cannot be guessed is described."""
+    known = known_choices(o)
+    words = " ".join(c.word for c in known if c.word)
+    value = f"({words})" if words else {"file": "f", "dir": "d", "signal": "S"}.get(known[0].kind if known else "", f"x:{o.label}")
+    patterns = [name[:2] + name[2:].replace("-", "?") for name in o.names()]
+    return "".join(f"  'n@{pat}@{value}@'" + (f" 'c@{pat}=@{value}@'" if pat[2:] else "") + " \\\n" for pat in patterns)
+
+
 # agent.conf. -----------------------------------------------------------------------------------------------------------
 
 
@@ -410,6 +419,8 @@ def places_of_program(p: Program) -> Places:
         "zsh-options": lambda words: "".join(zsh_option(p, o, name) for o in p.options for name in o.names()),
         "zsh-functions": lambda words: "".join(zsh_function(p, o) for o in p.options),
         "zsh-verbs": lambda words: "".join(f"    '{v.name}:{zsh_quote(summary(v.help, ZSH_SUMMARY))}'\n" for v in p.verbs),
+        "tcsh-options": lambda words: "".join(tcsh_option(o) for o in p.valued),
+        "tcsh-names": lambda words: " ".join(name[2:] for o in p.options for name in o.names() if name.startswith("--")),
         "fish-options": lambda words: fish_lines(p, words, [(fish_option(o), o.help) for o in p.options]),
         "fish-valued": lambda words: " ".join(name for o in p.valued for name in o.names()),
         "fish-verbs": lambda words: fish_lines(p, words, [(f"-a {v.name}", v.help) for v in p.verbs]),

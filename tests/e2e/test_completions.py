@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions as a user drives them: bash by COMP_WORDS and by keys in a terminal, zsh in a terminal, fish by its own complete -C; installed
+"""Completions as a user drives them: bash by COMP_WORDS and by keys in a terminal, zsh and tcsh in a terminal, fish by its own complete -C; installed
 where `meson install` with ~/.local as its prefix puts them. What is offered for names of options is held against --help for each program and shell."""
 
 import json
@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+import pages
 from harness import AGENT, BUILD, RDZVCTL, RDZVD, SLOW, TRAINER, need, until
 
 FOLDER = BUILD / "deploy/manual"
@@ -21,7 +22,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
 # Splits a line as bash does for completion: "=" and ":" are words of their own.
 DRIVE_BASH = r"""
-for f in "$1"/rdzv*; do case $f in *.fish | *.[0-9] | */rdzv-tables* | */_*) ;; *) [ -f "$f" ] && source "$f" ;; esac; done
+for f in "$1"/rdzv*; do case $f in *.fish | *.tcsh | *.[0-9] | */rdzv-tables* | */_*) ;; *) [ -f "$f" ] && source "$f" ;; esac; done
 COMP_LINE=$2 COMP_POINT=${#2}
 readarray -t COMP_WORDS <<<"$3"
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -271,6 +272,63 @@ def test_typed_in_bash(tmp_path):
             t.type("\x15")
     finally:
         t.close()
+
+
+def test_typed_in_tcsh(tmp_path):
+    """By keys, loaded as --print-completion prints it. Of rdzv-agent alone: tcsh has no folder where it looks for more."""
+    need("tcsh")
+    script = subprocess.run([AGENT, "--print-completion", "tcsh"], capture_output=True, text=True, check=True).stdout
+    (tmp_path / "rc.tcsh").write_text(script)
+    assert {f"--{n}" for n in re.search(r"'c@--@\((.*)\)@'", script)[1].split()} == names("rdzv-agent")
+    t = Terminal(["tcsh", "-f", "-i"], home(tmp_path), tmp_path, "set prompt=''; unset autologout; source rc.tcsh; echo REA''DY\n", "READY")
+    try:
+        for line, want in [
+            ("rdzv-agent --sca\t", "rdzv-agent --scale-up "),
+            ("rdzv-agent --scale-up ne\t", "--scale-up next-round "),
+            ("rdzv-agent --store=wo\t", "--store=worker "),
+            ("rdzv-agent --nproc_per_node g\t", "--nproc_per_node gpu "),
+            ("rdzv-agent -r 3 --log-dir fol\t", "--log-dir folder/"),
+            ("rdzv-agent --verdict-file=my\t", "--verdict-file=my_train.py "),
+            ("rdzv-agent --signals-to-handle USR\x04", "USR1 USR2"),
+            ("rdzv-agent --nnodes 2 my_\t", "--nnodes 2 my_train.py "),
+        ]:
+            t.type(line)
+            t.read(re.escape(want))
+            t.type("\x15")
+    finally:
+        t.close()
+
+
+INSTALLED = {"bash": "share/bash-completion/completions/rdzv-agent", "zsh": "share/zsh/site-functions/_rdzv-agent", "fish": "share/fish/vendor_completions.d/rdzv-agent.fish",
+             "tcsh": "share/rdzv/rdzv-agent.tcsh"}
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_print_completion(name, tmp_path):
+    """What `meson install` put beside bin, even in a tree that was moved, or on Debian; and a sentence where it is not."""
+    built = FOLDER / INSTALLED[name].rpartition("/")[2]
+    agent = tmp_path / "bin/rdzv-agent"
+    agent.parent.mkdir()
+    shutil.copy(AGENT, agent)
+    ask = lambda program: subprocess.run([program, "--nnodes", "2", "--print_completion", name], capture_output=True, text=True, timeout=30)
+    p = ask(agent)
+    missing = rf"rdzv-agent: {tmp_path}/bin/\.\./{INSTALLED[name]} cannot be read: install the share folder of rdzv with its programs\n"
+    assert p.returncode == 71 and re.fullmatch(missing, p.stderr) and not p.stdout, p
+    for there in [INSTALLED[name]] + ["share/zsh/vendor-completions/_rdzv-agent"] * (name == "zsh"):
+        file = tmp_path / there
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{there}\n")
+        p = ask(agent)
+        assert p.returncode == 0 and p.stdout == f"{there}\n" and not p.stderr, p
+        file.unlink()
+    assert ask(AGENT).stdout == built.read_text()
+    want = json.loads(subprocess.check_output(["meson", "introspect", "--installed", BUILD]))[str(built)]
+    assert want.endswith("/" + INSTALLED[name])
+
+
+def test_the_command_of_the_guide(tmp_path):
+    subprocess.run(["sh", "-e", "-c", pages.block("deploy/guide/options.md", "print")], env=home(tmp_path), check=True, timeout=30)
+    assert (tmp_path / ".local/share/bash-completion/completions/rdzv-agent").read_text() == (FOLDER / "rdzv-agent").read_text()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

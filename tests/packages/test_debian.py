@@ -26,7 +26,7 @@ HAVE = {
     "librdzv0": {"LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0"},
     "librdzv-dev": {"usr/include/rdzv.h", "LIB/librdzv.a", "LIB/librdzv.so", "LIB/pkgconfig/rdzv.pc"},
 }
-TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
+TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/|rdzv/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
 # What a package needs of others, without numbers.
 NEED = {
     "rdzv-daemon": {"libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},

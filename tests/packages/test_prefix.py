@@ -22,7 +22,7 @@ PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
 HELPERS = {"libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"}
 LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
 MODULE = "LIB/rdzv/rdzv-cuda.so"
-TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/|modulefiles/rdzv/)|lib/(systemd|sysusers.d)/"
+TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|rdzv/|doc/rdzv/|modulefiles/rdzv/)|lib/(systemd|sysusers.d)/"
 NOBODY = 65534
 TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
 

@@ -171,7 +171,7 @@ def test_its_files(environment, tools):
     assert pages.block(PAGE, "install the wheel") == pages.block("README.md", "pip")
     found = tools.files(environment)
     assert {"share/man/man1/rdzv-agent.1", "share/man/man1/rdzvctl.1", "share/man/man8/rdzvd.8", "share/man/man7/rdzv.7",
-            "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish",
+            "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish", "share/rdzv/rdzv-agent.tcsh",
             "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     (about,) = environment.glob("lib/python*/site-packages/rdzv-*.dist-info/METADATA")

@@ -340,6 +340,16 @@ UNIT_TEST(variables_without_effect) {
   quiet("x", "TORCHELASTIC_ENABLE_FILE_TIMER=0");
 }
 
+/* Nothing else needs to make sense, and no command follows. */
+UNIT_TEST(completion) {
+  assert_int_equal(parse("--p zsh", "")->completion, COMPLETION_ZSH);
+  assert_int_equal(parse("--print-completion bash", "")->completion, COMPLETION_BASH);
+  assert_int_equal(parse("--nnodes 2 --print_completion=fish", "")->completion, COMPLETION_FISH);
+  assert_int_equal(parse("x --print-completion bash", "")->completion, COMPLETION_NONE);
+  assert_int_equal(parse("x", "PET_PRINT_COMPLETION=bash")->completion, COMPLETION_NONE);
+  refused("--print-completion ksh x", "", "--print-completion=ksh: must be bash, zsh, tcsh or fish");
+}
+
 UNIT_TEST(explicit_zero) {
   assert_false(parse("--log-dir d x", "")->output.streams_named);
   assert_true(parse("--log-dir d --redirects 0 x", "")->output.streams_named);
