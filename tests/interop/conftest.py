@@ -38,6 +38,10 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVE
 # A newer PyTorch than that of the other tests, which tests/steps/install.sh puts there; None: it is not installed.
 _NEW = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rdzv-tests/torch/bin/python"
 NEW_TORCH = _NEW if _NEW.exists() else None
+NEWEST = "the newest PyTorch (tests/run --torch installs it)"
+PYTHONS = {"pytorch-2.13": sys.executable, "newest-pytorch": NEW_TORCH}
+# Of a module whose tests run with each of them: pytestmark.
+EVERY_PYTORCH = pytest.mark.parametrize("pytorch", PYTHONS, indirect=True, scope="session")
 
 
 def find_torch(python):
@@ -55,6 +59,8 @@ def pytest_collection_modifyitems(items):
 class Peer:
     """scripts/peer.py in a process of its own: told by lines of JSON what to do, started again after it had to be killed."""
 
+    script = HERE / "scripts/peer.py"
+
     def __init__(self, python=sys.executable):
         self.python, self.popen = python, None
 
@@ -65,7 +71,7 @@ class Peer:
     def tell(self, **what):
         if not self.popen or self.popen.poll() is not None:
             env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "MASTER_", "TORCHELASTIC"))}
-            self.popen = subprocess.Popen([self.python, HERE / "scripts/peer.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            self.popen = subprocess.Popen([self.python, self.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                           env=dict(env, **QUIET), cwd="/")
             self.answer("to start", 60)
         self.popen.stdin.write(json.dumps(what).encode() + b"\n")
@@ -80,7 +86,7 @@ class Peer:
                 raise AssertionError(f"no answer within {timeout} s: {what}")
             part = os.read(self.popen.stdout.fileno(), 1 << 16)
             if not part:
-                raise AssertionError(f"peer.py ended with {self.popen.wait(10)}: {what}")
+                raise AssertionError(f"{self.script.name} ended with {self.popen.wait(10)}: {what}")
             got += part
         return json.loads(got)
 
@@ -94,17 +100,25 @@ class Peer:
 
 
 @pytest.fixture(scope="session")
-def client():
+def pytorch(request):
+    """The Python that has the test's PyTorch."""
+    name = getattr(request, "param", "pytorch-2.13")
+    harness.need(NEWEST, PYTHONS[name])
+    return str(PYTHONS[name])
+
+
+@pytest.fixture(scope="session")
+def client(pytorch):
     """A process that plays PyTorch's clients."""
-    p = Peer()
+    p = Peer(pytorch)
     yield p
     p.close()
 
 
 @pytest.fixture(scope="session")
-def stock():
+def stock(pytorch):
     """A process that serves PyTorch's own stores; ask(do="serve") gives the port of a new, empty one."""
-    p = Peer()
+    p = Peer(pytorch)
     yield p
     p.close()
 

@@ -14,14 +14,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import HERE, NEW_TORCH, QUIET  # and with it the folder of the next two
+from conftest import HERE, PYTHONS, QUIET  # and with it the folder of the next two
 import pages
 from harness import BUILD, SANITIZED, TOP, need, until
 
 PAGE = "deploy/guide/in-place.md"
 SCRIPT = HERE / "scripts/in_place.py"
 KILLS, SEED = int(os.environ.get("RDZV_KILLS", 8)), int(os.environ.get("RDZV_KILLS_SEED", 1))
-PYTHONS = {"pytorch-2.13": sys.executable, "newest-pytorch": NEW_TORCH}
 MODULE = {"PYTHONPATH": str(TOP / "deploy/python"), "RDZV_LIBRARY": str(BUILD / "agent/sdk/librdzv.so.0"), "GLOO_SOCKET_IFNAME": "lo"}
 pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitized librdzv")
 

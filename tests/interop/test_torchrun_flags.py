@@ -1,33 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """A command line of torchrun's, understood by rdzv-agent as torchrun understands it.
 
-Each case is a command line and an environment. torchrun's own parser and what it makes of them (torch.distributed.run, up to the moment
-where it would launch) is compared field by field with what `rdzv-agent --explain` prints. First every flag with every value that is
-worth trying, in every spelling and by its variable; then hundreds of mixtures, from a fixed seed.
+Each case is a command line and an environment. torchrun's own parser and what it makes of them (scripts/torchrun_oracle.py: torch.distributed.run, up to
+the moment where it would launch) is compared field by field with what `rdzv-agent --explain` prints, for each installed version that has the flags. First
+every flag with every value that is worth trying, in every spelling and by its variable; then hundreds of mixtures, from a fixed seed. The parsers of all
+versions from 2.9 are in parsers.json: their options, abbreviations, variables and defaults are compared too.
 
 What differs on purpose stands in the guide's table, and here only in the few lines that say so: the number of restarts and the job's
 name where none is given, a store's port for one machine alone, and more that is accepted (maps for any local rank, blanks in lists).
 """
 
-import contextlib
+import json
 import os
 import random
 import re
 import shlex
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-run = pytest.importorskip("torch.distributed.run", reason="torch is not installed")
-from torch.distributed.elastic.multiprocessing.api import to_map  # noqa: E402
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint  # noqa: E402
+import parsers
+from conftest import HERE, NEWEST, PYTHONS, QUIET, Peer
+from harness import AGENT, TOP, need
 
-TOP = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
-AGENT = str(BUILD / "agent/rdzv-agent")
 # Nothing of the place where the tests run may decide what is compared.
 CLEAN = {k: v for k, v in os.environ.items()
          if not k.startswith(("PET_", "RDZV_", "TORCH", "SLURM_", "PBS_", "PYTHON_EXEC", "JOB_ID", "LSB_", "SGE_"))}
@@ -38,44 +34,33 @@ MIXTURES = 400
 # ---- both sides ---------------------------------------------------------------------------------------------------------------------
 
 
-class Launch(Exception):
-    pass
+class Oracle(Peer):
+    """torchrun of one installed version."""
+
+    script = HERE / "scripts/torchrun_oracle.py"
+
+    def __init__(self, name):
+        super().__init__(PYTHONS[name])
+        self.name = name
+        self.parser = self.ask(60, parser=True)
+        self.flags = {n[2:] for o in self.parser for n in o["names"][:1] if n.startswith("--")}
+
+    def launches(self, argv, env, **how):
+        return self.ask(60, argv=[str(a) for a in argv], env={**CLEAN, **QUIET, **env}, cwd=os.getcwd(), **how)
 
 
-@contextlib.contextmanager
-def environment(env):
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(CLEAN, **env)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+@pytest.fixture(scope="module")
+def oracles():
+    found = {name: Oracle(name) for name in PYTHONS if PYTHONS[name]}
+    yield found
+    for o in found.values():
+        o.close()
 
 
-def torchrun(argv, env, monkeypatch):
-    """What torchrun would launch: (config, command); None where it refuses."""
-
-    def elastic_launch(config, entrypoint):
-        def launch(*args):
-            raise Launch(config, entrypoint, list(args))
-
-        return launch
-
-    monkeypatch.setattr(run, "elastic_launch", elastic_launch)
-    with environment(env), tempfile.TemporaryDirectory() as tmp:
-        os.environ["TMPDIR"] = tempfile.tempdir = tmp  # of the log directories that it makes
-        try:
-            run.run(run.parse_args([str(a) for a in argv]))
-        except Launch as done:
-            config, entrypoint, args = done.args
-            return config, [entrypoint, *args]
-        except (SystemExit, ValueError, RuntimeError, AssertionError) as e:
-            return None if not isinstance(e, Launch) else pytest.fail(str(e))
-        finally:
-            tempfile.tempdir = None
-    raise AssertionError("torchrun did not come to the launch")
+@pytest.fixture(params=PYTHONS)
+def oracle(request, oracles):
+    need(NEWEST, PYTHONS[request.param])
+    return oracles[request.param]
 
 
 def agent(argv, env, *before):
@@ -98,44 +83,37 @@ def words(text):
 
 
 def numbers(text):
-    return {} if text in ("-", "0") else {int(k): int(v) for k, v in (pair.split(":") for pair in text.split(","))}
+    return {} if text in ("-", "0") else dict(pair.split(":") for pair in text.split(","))
 
 
 # ---- the comparison -----------------------------------------------------------------------------------------------------------------
 
 
-def place(config):
-    """Where torchrun's nodes would meet: "standalone", or host and port."""
-    if config.rdzv_endpoint == "localhost:0" or (config.rdzv_backend == "c10d" and not config.rdzv_endpoint and config.max_nodes == 1):
-        return "standalone", None
-    host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, 29500 if config.rdzv_backend == "static" else 29400)
-    return host, port
-
-
-def compare_place(config, ours, given):
-    host, port = place(config)
-    if host != "standalone" and config.max_nodes == 1 and config.rdzv_backend == "static" and "rdzv-endpoint" not in given:
+def compare_place(theirs, ours, given):
+    several = not theirs["nnodes"].endswith(":1")
+    if theirs["place"] and not several and theirs["backend"] == "static" and "rdzv-endpoint" not in given:
         # --master-port with one node: nobody is to be met, and MASTER_PORT is what was asked for.
-        assert ours["endpoint"] == "standalone" and int(ours["store-port"]) == port
-    elif host == "standalone":
+        assert ours["endpoint"] == "standalone" and int(ours["store-port"]) == theirs["place"][1]
+    elif not theirs["place"]:
         assert ours["endpoint"] == "standalone" and ours["store-port"] == "0"
     else:
+        host, port = theirs["place"]
         assert ours["endpoint"] == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}") and ours["store-port"] == "0"
     alone = ours["endpoint"] == "standalone"
-    if config.rdzv_backend == "static" and not alone:
-        assert ours["node-rank"] == (str(config.rdzv_configs["rank"]) if "node-rank" in given else "-")
-    elif config.rdzv_backend != "static":
+    if theirs["backend"] == "static" and not alone:
+        assert ours["node-rank"] == (str(theirs["conf"]["rank"]) if "node-rank" in given else "-")
+    elif theirs["backend"] != "static":
         assert ours["node-rank"] == "-" or (alone and ours["node-rank"] == "0")
     if "standalone" in given and given["standalone"]:
-        assert word(ours["job"]).startswith("alone-") and re.fullmatch(r"[0-9a-f-]{36}", config.run_id)
+        assert word(ours["job"]).startswith("alone-") and re.fullmatch(r"[0-9a-f-]{36}", theirs["run-id"])
     elif given.get("rdzv-id"):
         assert word(ours["job"]) == given["rdzv-id"]
-        assert config.run_id == given["rdzv-id"] or host == "standalone"
-    assert word(ours["local-addr"]) == (config.local_addr or None)
+        assert theirs["run-id"] == given["rdzv-id"] or not theirs["place"]
+    assert word(ours["local-addr"]) == theirs["local-addr"]
 
 
-def compare_conf(config, ours, given):
-    conf = config.rdzv_configs
+def compare_conf(theirs, ours, given):
+    conf = theirs["conf"]
     # How long a node of --rdzv-backend static waits for the others. 900 is what LaunchConfig puts in where nothing is said.
     timeout = conf["timeout"] if given.get("rdzv-backend") != "c10d" and conf["timeout"] != 900 else 600
     assert float(ours["join-timeout"]) == float(conf.get("join_timeout", timeout))
@@ -146,47 +124,48 @@ def compare_conf(config, ours, given):
         assert float(ours["lease"]) == int(conf.get("keep_alive_interval", 5)) * int(conf.get("keep_alive_max_attempt", 3))
 
 
-def compare_output(config, ours):
-    logs, n = config.logs_specs, config.nproc_per_node
-    for name, value in (("redirects", logs._redirects), ("tee", logs._tee)):
-        assert numbers(ours[name]) == {k: int(v) for k, v in to_map(value, n).items() if v}, name
-    shown = None if ours["local-ranks-filter"] == "-" else {int(r) for r in ours["local-ranks-filter"].split(",")}
-    assert shown == logs._local_ranks_filter
-    assert words(ours["duplicate-stdout-filters"]) == config.duplicate_stdout_filters
-    assert words(ours["duplicate-stderr-filters"]) == config.duplicate_stderr_filters
-    assert word(ours["log-line-prefix"]) == config.log_line_prefix_template
+def compare_output(theirs, ours):
+    for name in ("redirects", "tee"):
+        assert numbers(ours[name]) == {k: str(v) for k, v in theirs[name].items()}, name
+    shown = None if ours["local-ranks-filter"] == "-" else sorted(int(r) for r in ours["local-ranks-filter"].split(","))
+    assert shown == theirs["local-ranks-filter"]
+    for name in ("duplicate-stdout-filters", "duplicate-stderr-filters"):
+        assert words(ours[name]) == theirs[name], name
+    assert word(ours["log-line-prefix-template"]) == theirs["log-line-prefix-template"]
 
 
-def compare_command(command, ours, env):
+def compare_command(theirs, ours, env):
     got = words(ours["command"])
-    if callable(command[0]):
+    if theirs["runpy"]:
         assert got[0] == env.get("PYTHON_EXEC", "python3") and got[1:3] == ["-u", "-c"]
-        assert "runpy.run_path" in got[3] and got[4:] == command[1:]
+        assert "runpy.run_path" in got[3] and got[4:] == theirs["command"]
     else:
-        assert got == ["python3" if w == sys.executable and i == 0 else w for i, w in enumerate(command)]
+        assert got == theirs["command"]
 
 
-def compare(argv, env, given, monkeypatch):
-    """`given`: the flags that are set, by their long names, for what differs where they are not."""
-    theirs = torchrun(argv, env, monkeypatch)
-    assert theirs, f"torchrun refuses {argv} {env}"
-    config, command = theirs
+def compare(argv, env, given, oracles):
+    """With each version that has the flags. `given`: the flags that are set, by their long names, for what differs where they are not."""
     ours = explained(argv, env)
-    try:
-        assert ours["nnodes"] == f"{config.min_nodes}:{config.max_nodes}"
-        assert int(ours["nproc"]) == config.nproc_per_node
-        assert word(ours["role"]) == config.role
-        assert int(ours["max-restarts"]) == (config.max_restarts if "max-restarts" in given else 3)
-        assert float(ours["stop-timeout"]) == config.shutdown_timeout
-        assert set(ours["signals-to-handle"].split(",")) == {s.strip() for s in config.signals_to_handle.split(",")}
-        assert ours["virtual-local-rank"] == ("yes" if config.virtual_local_rank else "no")
-        assert ours["numa-binding"] == (config.numa_options.affinity_mode.value if config.numa_options else "none")
-        compare_place(config, ours, given)
-        compare_conf(config, ours, given)
-        compare_output(config, ours)
-        compare_command(command, ours, env)
-    except AssertionError as e:
-        raise AssertionError(f"{shlex.join(map(str, argv))}\nwith {env}\n{e}\nours: {ours}\ntheirs: {config}, {command}") from e
+    for o in oracles.values():
+        if not set(given) <= o.flags:
+            continue
+        theirs = o.launches(argv, env)
+        assert theirs, f"torchrun of {o.name} refuses {argv} {env}"
+        try:
+            assert ours["nnodes"] == theirs["nnodes"]
+            assert int(ours["nproc"]) == theirs["nproc"]
+            assert word(ours["role"]) == theirs["role"]
+            assert int(ours["max-restarts"]) == (theirs["max-restarts"] if "max-restarts" in given else 3)
+            assert float(ours["stop-timeout"]) == theirs["shutdown-timeout"]
+            assert sorted(ours["signals-to-handle"].split(",")) == theirs["signals"]
+            assert ours["virtual-local-rank"] == ("yes" if theirs["virtual-local-rank"] else "no")
+            assert ours["numa-binding"] == theirs["numa-binding"]
+            compare_place(theirs, ours, given)
+            compare_conf(theirs, ours, given)
+            compare_output(theirs, ours)
+            compare_command(theirs, ours, env)
+        except AssertionError as e:
+            raise AssertionError(f"{shlex.join(map(str, argv))}\nwith {env}\n{e}\nours: {ours}\n{o.name}: {theirs}") from e
 
 
 # ---- what is tried ------------------------------------------------------------------------------------------------------------------
@@ -216,6 +195,7 @@ FLAGS = {
     "log-dir": (["logs", "/dev/null", ""], HERE),
     "redirects": (["0", "1", "2", "3", "0:1", "0:3,1:1,7:2", "1:0"], {"nproc-per-node": "8"}),
     "tee": (["0", "1", "2", "3", "0:1", "0:3,1:1,7:2", "1:0"], {"nproc-per-node": "8"}),
+    "log-line-prefix-template": (["${hostname}:${rank}: ", "[${role_name}${local_rank}]", "$$ $rank", ""], HERE),
     "local-ranks-filter": (["0", "0,1", "3,1", "0, 2", ""], {"nproc-per-node": "4"}),
     "duplicate-stdout-filters": (["apple", "apple,orange", "a,,b,c", "a b", "", ",", "x,,,y"], HERE),
     "duplicate-stderr-filters": (["apple", "apple,orange", "a,,b,c"], HERE),
@@ -255,51 +235,88 @@ def every_spelling(name, value):
         yield [], variable(name, value)
 
 
-def parser_flags():
-    """Long name -> action, of torchrun's own parser."""
-    found = {}
-    for action in run.get_args_parser()._actions:
-        longs = [s for s in action.option_strings if s.startswith("--")]
-        if longs and longs[0] != "--help":
-            found[longs[0][2:]] = action
-    return found
+RECORDED = parsers.recorded()
+OPTIONS = {}  # name -> each form that it has had
+for options in RECORDED.values():
+    for o in options:
+        OPTIONS.setdefault(o["names"][-1 if len(o["names"][0]) == 2 else 0].lstrip("-"), []).append(o)
+POSITIONAL = {"training_script", "training_script_args"}
+# Defaults of ours that are not theirs; the guide has the reasons. --shutdown-timeout has theirs, from another place (LaunchConfig).
+OWN_DEFAULTS = {"max-restarts": "3", "node-rank": "-", "numa-binding": "none", "shutdown-timeout": "30"}
+# What --explain calls it; None: it is part of another line, or has no effect.
+LINES = {"nproc-per-node": "nproc", "shutdown-timeout": "stop-timeout", "rdzv-endpoint": "endpoint", "rdzv-id": None, "rdzv-conf": None, "rdzv-backend": None, "module": None,
+         "no-python": None, "run-path": None, "standalone": None, "master-addr": None, "master-port": None, "monitor-interval": None, "start-method": None,
+         "event-log-handler": None, "logs-specs": None}
+
+
+def shown_default(name, theirs):
+    words = {"rdzv-endpoint": "standalone", "redirects": "-", "tee": "-"}
+    plain = "-" if theirs in (None, "", []) else "no" if theirs is False else str(theirs)
+    return OWN_DEFAULTS.get(name, words.get(name, plain))
 
 
 def test_no_flag_is_left_out():
-    """What torchrun's parser knows is what is tried here, what the guide's table is made of, and what rdzv-agent knows."""
-    flags = set(parser_flags())
-    assert set(FLAGS) | {"logs-specs"} == flags
+    """What the recorded parsers know is what is tried here, what the guide's table is made of, and what rdzv-agent knows."""
+    assert {"2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"} <= set(RECORDED)
+    flags = set(OPTIONS) - POSITIONAL - {"help"}
+    assert set(FLAGS) | {"logs-specs", "print-completion"} == flags
     listed = re.findall(r'\bX\(\s*"([a-z_-]+)",', (TOP / "agent/options/torch_flags.h").read_text())
     assert set(listed) == flags | {"training_script"} and len(listed) == len(set(listed))
     text = subprocess.run([AGENT, "--help"], capture_output=True, text=True, check=True).stdout
     assert [f for f in sorted(flags) if not re.search(rf"--{f}\b", text)] == []
 
 
+def test_the_record_is_the_installed_parser(oracle):
+    """Which shells --print-completion knows depends on the installed shtab."""
+    version = re.match(r"[\d.]+", oracle.ask(version=True))[0]
+    plain = lambda options: [{**o, "choices": None} if "--print-completion" in o["names"] else o for o in options]
+    by_name = lambda options: sorted(plain(json.loads(json.dumps(options))), key=lambda o: o["names"])
+    assert version in RECORDED, f"record it: {parsers.__doc__}"
+    assert by_name(oracle.parser) == by_name(RECORDED[version])
+
+
 @pytest.mark.parametrize("name", FLAGS)
-def test_one_flag(name, monkeypatch, tmp_path):
+def test_one_flag(name, oracles, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     values, needs = FLAGS[name]
     for value in values:
         needed = [w for n, v in needs.items() if n != name for w in option(n, v, "dash")]
         for argv, env in every_spelling(name, value):
-            compare([*needed, *argv, "train.py", "a", "--lr", "3"], env, {**needs, name: value}, monkeypatch)
+            compare([*needed, *argv, "train.py", "a", "--lr", "3"], env, {**needs, name: value}, oracles)
 
 
-@pytest.mark.parametrize("name", FLAGS)
-def test_abbreviated(name, monkeypatch, tmp_path):
-    """Where torchrun takes the beginning of a name, so does rdzv-agent."""
+def answers(argv, env, spelt, name):
+    """What --explain prints, whatever the option was called."""
+    done = agent(argv, env)
+    plain = re.sub("  # .*|(?<=alone-)[0-9a-f]+", "", done.stdout)  # without sources, and the random name
+    return done.returncode, plain, done.stderr.replace(f"{spelt} ", f"{name} ")
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - POSITIONAL - {"help", "print-completion"}))
+def test_of_every_version(name, monkeypatch, tmp_path):
+    """Each name, abbreviation and variable that a version from 2.9 on accepts does what the whole name does, and each default is ours, but for OWN_DEFAULTS."""
     monkeypatch.chdir(tmp_path)
-    values, needs = FLAGS[name]
-    value = values[0]
+    values, needs = FLAGS.get(name, (["default"], HERE))
+    value = values[-1 if name == "rdzv-backend" else 0]
     needed = [w for n, v in needs.items() if n != name for w in option(n, v, "dash")]
-    taken = 0
-    for spelt in {name, name.replace("-", "_")}:
-        for n in range(1, len(spelt)):
-            argv = [*needed, "--" + spelt[:n], *([] if value is True else [value]), "train.py"]
-            if torchrun(argv, {}, monkeypatch):
-                taken += 1
-                compare(argv, {}, {**needs, name: value}, monkeypatch)
-    assert taken or len(name) < 4
+    whole = f"--{name}"
+    behind = [*([] if value is True else [value]), "train.py"]
+    want = answers([*needed, whole, *behind], {}, whole, whole)
+    assert want[0] == 0 or name == "logs-specs", want
+    abbreviations = set()
+    for options in RECORDED.values():
+        parser = parsers.rebuild(options)
+        ((whole_names, variable),) = [(o["names"], o["variable"]) for o in options if whole in o["names"]] or [([], None)]
+        abbreviations |= {n[:i] for n in whole_names for i in range(2, len(n) + 1) if parsers.find(parser, n[:i]) == whole_names[0]}
+        if variable and whole_names:
+            code, out, err = answers([*needed, "train.py"], {variable: "1" if value is True else value}, variable, whole)
+            assert (code, out) == want[:2], (variable, err)
+    assert len(abbreviations) > 2 or name == "role"
+    for spelt in sorted(abbreviations):
+        assert answers([*needed, spelt, *behind], {}, spelt, whole) == want, spelt
+    if LINES.get(name, name):
+        ours = explained(["train.py"], {})[LINES.get(name, name)].strip("'")
+        assert {",".join(sorted(shown_default(name, o["default"]).split(","))) for o in OPTIONS[name]} == {",".join(sorted(ours.split(",")))}
 
 
 def mixture(rng):
@@ -313,6 +330,7 @@ def mixture(rng):
         del given["nnodes"]
     if "node-rank" in given and given.get("nnodes", "1") in ("1", "1:2") and given["node-rank"] != "0":
         given["nnodes"] = "2"
+        given.pop("standalone", None)
     many = given.get("nnodes", "1") != "1" and not given.get("standalone")
     c10d = given.get("rdzv-backend") == "c10d"
     if many and "rdzv-endpoint" not in given and (c10d or "master-addr" not in given):
@@ -343,11 +361,11 @@ def mixture(rng):
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_mixtures(part, monkeypatch, tmp_path):
+def test_mixtures(part, oracles, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rng = random.Random(20260 + part)
     for _ in range(MIXTURES // 8):
-        compare(*mixture(rng), monkeypatch)
+        compare(*mixture(rng), oracles)
 
 
 @pytest.mark.parametrize("argv, env", [
@@ -389,29 +407,41 @@ def test_mixtures(part, monkeypatch, tmp_path):
     (["x.py"], {"PET_TEE": "5"}),
     (["x.py"], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"}),
 ], ids=lambda v: " ".join(v) if isinstance(v, list) else ",".join(f"{k}={w}" for k, w in v.items()))
-def test_refused_by_both(argv, env, monkeypatch, tmp_path):
+def test_refused_by_all(argv, env, oracles, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert torchrun(argv, env, monkeypatch) is None
+    assert [name for name, o in oracles.items() if o.launches(argv, env)] == []
     done = agent(argv, env)
     assert done.returncode == 64 and done.stdout == "" and len(done.stderr.splitlines()) == 1, done
 
 
-def test_local_rank_in_arguments():
-    """What both put in place of it; rdzv-agent leaves what is the shell's alone."""
-    from torch.distributed.elastic.utils import macros
+def test_the_prefix_of_lines(rdzv):
+    """--log-line-prefix-template, where torchrun has it: the same lines, with every name, a dollar, and what is no name."""
+    oracle = PYTHONS["newest-pytorch"]
+    need(NEWEST, oracle)
+    words = ["--standalone", "--nproc-per-node", 2, "--role", "trainer", "--tee", 3, "--log-line-prefix-template",
+             "${hostname}|$role_name|${local_rank}|$rank|$$|${other}|$| ", "--no-python", "sh", "-c", "echo out; echo err >&2"]
+    theirs = rdzv.spawn(oracle, "-m", "torch.distributed.run", *words, env=QUIET)
+    ours = rdzv.spawn(AGENT, *words)
+    assert theirs.exit(60) == 0 and ours.exit(60) == 0, rdzv
+    lines = lambda stream: sorted(l for l in stream if "|trainer|" in l)
+    assert lines(ours.out) == lines(theirs.out) and len(lines(ours.out)) == 2
+    assert lines(ours.err) == lines(theirs.err) and len(lines(ours.err)) == 2
 
+
+def test_local_rank_in_arguments(oracle):
+    """What both put in place of it; rdzv-agent leaves what is the shell's alone."""
     args = ["--local-rank=${local_rank}", "${local_rank}${local_rank}", "${other}", "plain"]
     done = subprocess.run([AGENT, "--nproc", "1", "--quiet", "--no-python", "echo", *args], env=CLEAN, capture_output=True, text=True, timeout=30)
-    assert done.stdout.split() == macros.substitute(args, "0"), done
+    assert done.stdout.split() == oracle.ask(substitute=args, local_rank="0"), done
 
 
 @pytest.mark.parametrize("conf", ["timeout=5'", "join_timeout=62,timeout=soon", "rank=first", "timeout=0"])
-def test_a_value_without_effect(conf, monkeypatch, tmp_path):
+def test_a_value_without_effect(conf, oracles, monkeypatch, tmp_path):
     """With --rdzv-backend c10d torchrun never looks at the value of timeout or rank."""
     monkeypatch.chdir(tmp_path)
     for needs in (THERE, HERE):
         given = {**needs, "rdzv-backend": "c10d", "rdzv-conf": conf}
-        compare([*(w for n, v in given.items() for w in option(n, v, "dash")), "train.py"], {}, given, monkeypatch)
+        compare([*(w for n, v in given.items() for w in option(n, v, "dash")), "train.py"], {}, given, oracles)
     key = conf.split(",")[-1].split("=")[0]
     done = agent(["--rdzv-backend", "c10d", "--rdzv-conf", conf, "train.py"], {})
     assert f"--rdzv-conf {key} has no effect: it applies to --rdzv-backend static" in done.stderr, done
@@ -419,7 +449,7 @@ def test_a_value_without_effect(conf, monkeypatch, tmp_path):
     assert refused.returncode == 64 and key in refused.stderr and len(refused.stderr.splitlines()) == 1, refused
 
 
-def test_logs_specs_of_an_installed_package(monkeypatch, tmp_path):
+def test_logs_specs_of_an_installed_package(oracle, monkeypatch, tmp_path):
     """Python's own list of entry points decides, as for torchrun."""
     monkeypatch.chdir(tmp_path)
     info = tmp_path / "specs-1.0.dist-info"
@@ -427,8 +457,7 @@ def test_logs_specs_of_an_installed_package(monkeypatch, tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = torch.distributed.elastic.multiprocessing:DefaultLogsSpecs\n")
     env = {"PYTHONPATH": str(tmp_path)}
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert torchrun(["--logs-specs", "mine", "x.py"], env, monkeypatch)
+    assert oracle.launches(["--logs-specs", "mine", "x.py"], env)
     done = agent(["--logs-specs", "mine", "x.py"], env)
     assert done.returncode == 0 and "--logs-specs has no effect" in done.stderr, done
     assert "no package of python3 has" in agent(["--logs-specs", "other", "x.py"], env).stderr
@@ -437,18 +466,11 @@ def test_logs_specs_of_an_installed_package(monkeypatch, tmp_path):
 @pytest.mark.parametrize("words", [
     ["x.py", "a"], ["x.py"], ["-m", "pkg.mod", "--lr", "3"], ["--run-path", "x.py", "a"], ["x.py", "--", "a"], ["--nproc-per-node", "2", "x.py", "a"],
 ])
-def test_pass_local_rank(words, monkeypatch, tmp_path):
+def test_pass_local_rank(words, oracle, monkeypatch, tmp_path):
     """--pass-local-rank is torch.distributed.launch; --use-env is understood by both."""
-    launch = pytest.importorskip("torch.distributed.launch")
     monkeypatch.chdir(tmp_path)
-
-    def launched(argv):
-        with monkeypatch.context() as m:
-            m.setattr(run, "parse_args", launch.parse_args)
-            return torchrun(argv, {}, m)[1]
-
     for ours, theirs in ((["--pass-local-rank"], []), (["--use-env"], ["--use-env"]), (["--use_env"], ["--use_env"]), ([], ["--use-env"])):
-        compare_command(launched([*theirs, *words]), explained([*ours, *words], {}), {})
+        compare_command(oracle.launches([*theirs, *words], {}, launch=True), explained([*ours, *words], {}), {})
     for refused in (["--pass-local-rank", "--use-env"], ["--pass-local-rank", "--no-python"]):
         assert agent([*refused, "x.py"], {}).returncode == 64
     done = agent(["--pass-local-rank", "python3", "old.py"], {})
