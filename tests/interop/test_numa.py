@@ -4,12 +4,14 @@
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from conftest import EVERY_PYTORCH
 from harness import BUILD
+
+pytestmark = EVERY_PYTORCH
 
 PLAN = BUILD / "tests/unit/numa-plan"
 MODES = ["node", "socket", "exclusive", "core-complex"]
@@ -24,13 +26,16 @@ for m in json.load(sys.stdin):
     b.open = lambda path, root=root: builtins.open(root + path)
     b.os = Space(path=os.path, listdir=lambda path, root=root: os.listdir(root + path), sched_getaffinity=lambda _, a=allowed: a)
     place = lambda i, m=m: Space(pci_domain_id=0, pci_bus_id=int(m["gpus"][i][5:7], 16), pci_device_id=0)
-    b.torch = Space(cuda=Space(device_count=lambda m=m: len(m["gpus"]), get_device_properties=place))
+    cuda = Space(device_count=lambda m=m: len(m["gpus"]), get_device_properties=place)
+    every = Space(is_available=lambda: True, current_accelerator=lambda: "cuda", device_count=cuda.device_count)
+    b.torch = Space(cuda=cuda, accelerator=every, get_device_module=lambda name, cuda=cuda: cuda)
+    index = "gpu_index" if hasattr(b, "_get_numa_node_index_for_gpu_index") else "device_index"  # until 2.13, and since 2.14
     answer = {}
     for mode in sys.argv[1:]:
         answer[mode] = []
         for i in range(len(m["gpus"])):
             try:
-                got = b._get_logical_cpus_to_bind_to(gpu_index=i, numa_options=b.NumaOptions(affinity_mode=b.AffinityMode(mode)))
+                got = b._get_logical_cpus_to_bind_to(**{index: i}, numa_options=b.NumaOptions(affinity_mode=b.AffinityMode(mode)))
             except Exception as e:
                 got = None
             answer[mode].append(sorted(got) if got else None)
@@ -91,10 +96,10 @@ def ours(machine, mode):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_as_pytorch_binds(tmp_path, seed):
+def test_as_pytorch_binds(pytorch, tmp_path, seed):
     rng = random.Random(seed)
     machines = [make(tmp_path / str(i), rng) for i in range(50)]
-    done = subprocess.run([sys.executable, "-c", THEIRS, *MODES], input=json.dumps(machines), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([pytorch, "-c", THEIRS, *MODES], input=json.dumps(machines), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     refused = 0
     for machine, theirs in zip(machines, json.loads(done.stdout)):

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch 2.13's TCPStore and PrefixStore, the whole interface, against rdzvd's common space and against a round's store: every case also against
+"""PyTorch's TCPStore and PrefixStore, 2.13 and the newest, the whole interface, against rdzvd's common space and against a round's store: every case also against
 PyTorch's own server, and the answers are the same."""
 
 import pytest
 
 import cases
+from conftest import EVERY_PYTORCH
+
+pytestmark = EVERY_PYTORCH
 
 # Where PROTOCOL.md says that we differ: case -> what ours returns instead.
 DIFFERENT = {}

@@ -6,7 +6,10 @@ import time
 
 import pytest
 
+from conftest import EVERY_PYTORCH
 from wire import OF_113, OF_21, Raw, i64, op, ping, s, u64, validate
+
+pytestmark = EVERY_PYTORCH
 
 # name -> (what comes before, the request, its answer, a question after it, the answer to that)
 KEY = op("SET", "/k", "old")

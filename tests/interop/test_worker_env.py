@@ -5,11 +5,13 @@ process. Both launchers get the same words."""
 import json
 import os
 import re
-import sys
 
 import pytest
 
+from conftest import EVERY_PYTORCH
 from harness import AGENT
+
+pytestmark = EVERY_PYTORCH
 
 # Each worker of each attempt writes down what it sees; the first attempt fails.
 DUMP = """
@@ -26,7 +28,6 @@ while time.monotonic() < end and not all(os.path.exists(sys.argv[1] + "/" + plac
     time.sleep(0.01)
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 # What is in the environment of the launcher: of mpirun, and of a torchrun further out.
 AROUND = {
     "RANK": "77", "LOCAL_RANK": "8", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "outer", "TORCHELASTIC_RESTART_COUNT": "5",
@@ -50,7 +51,7 @@ def dumps(folder):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def seen(pytorch, tmp_path_factory):
     """case -> (of torchrun, of rdzv-agent): attempt.rank -> what that worker saw. All of them run at once: torch is slow to start."""
     import harness
 
@@ -62,8 +63,8 @@ def seen(tmp_path_factory):
         for case, (words, env) in CASES.items():
             unset = [f for k, v in env.items() if v is None for f in ("-u", k)]
             # The same interpreter for both: a python3 that is somebody's wrapper adds names of its own.
-            env = {"PYTHON_EXEC": sys.executable, **{k: v for k, v in env.items() if v is not None}}
-            for kind, launcher in ("torchrun", TORCHRUN), ("agent", [AGENT]):
+            env = {"PYTHON_EXEC": pytorch, **{k: v for k, v in env.items() if v is not None}}
+            for kind, launcher in ("torchrun", [pytorch, "-m", "torch.distributed.run"]), ("agent", [AGENT]):
                 out = tmp / f"{case}.{kind}"
                 out.mkdir()
                 argv = ["env", *unset, *launcher, "--standalone", "--nproc-per-node", "2", *words, tmp / "dump.py", out]
