@@ -21,7 +21,10 @@
  * them are removed. In a group the line of the group counts, not those of its members, which are indented further.
  *
  * A C++ program that an exception ends prints "terminate called after throwing an instance of 'E'" and "  what():
- * message". */
+ * message".
+ *
+ * A fault of an AMD GPU ends the process by SIGABRT. The runtime's line about it counts as such a line, because the
+ * core dump and Python's faulthandler print more behind it. */
 
 #include "agent/failures/exception.h"
 
@@ -126,6 +129,11 @@ static void take(struct search *s, const struct plain *p) {
     const char *message = p->text + sizeof what - 1;
     snprintf(s->what.text, sizeof s->what.text, "%s: %s", s->thrown, message + strspn(message, " "));
     s->what.len = strlen(s->what.text);
+  }
+  if (begins(p, "Memory access fault by GPU ") || strstr(p->text, " aborting with error : HSA_STATUS_ERROR")) {
+    s->found = *p;
+    s->in_frames = false;
+    return;
   }
   /* Between the members of a group: "+-+---------------- 1 ----------------". */
   if (p->text[0] == '-' && strstr(p->text, "----------------")) return;

@@ -69,6 +69,14 @@ def test_core_dumped(rdzv):
     assert len(os.listdir(rdzv.tmp / "cores")) == 1
 
 
+def test_fault_of_a_gpu(rdzv):
+    """What ROCm's runtime prints before it aborts is the reason, whatever is printed behind it."""
+    fault = "Memory access fault by GPU node-4 (Agent handle: 0x26ff) on address 0x7edbdee00000. Reason: Unknown."
+    text = f"echo '{fault}' >&2; echo 'GPU coredump: handler exited' >&2; ulimit -c 0; kill -ABRT $$"
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", text)
+    assert a.exit() == 128 + signal.SIGABRT and a.says("was killed by SIGABRT.*: " + re.escape(fault)), a
+
+
 def test_a_usage_error_is_not_tried_again(rdzv):
     """Neither rdzv-trainer's own, nor what argparse says; the same status without such words is a failure like others."""
     (rdzv.tmp / "train.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")

@@ -119,6 +119,20 @@ UNIT_TEST(test_long_lines) {
   buf_finish(&out);
 }
 
+/* An AMD GPU's fault, as ROCm's runtime reports it, with what comes before and behind it. */
+UNIT_TEST(test_device_faults) {
+#define FAULT "Memory access fault by GPU node-4 (Agent handle: 0x26ff9f00) on address 0x7edbdee00000. Reason: Unknown."
+#define QUEUE                                                                                                          \
+  ":0:rocdevice.cpp :2726: 1 us: Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"
+  check(FAULT "\nGPU coredump: handler exited with error (status: 1)\nFatal Python error: Aborted\n\n"
+              "Thread 0x00007f0 (most recent call first):\n  File \"train.py\", line 3 in main\n\n"
+              "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)\n",
+        FAULT);
+  check(HEAD "ValueError: caught and shown\n" QUEUE "\n", QUEUE);
+  check(HEAD FAULT "\n", FAULT);
+  check("it had a Memory access fault by GPU node-4\n", NULL);
+}
+
 static void check_last(const char *text, const char *want) {
   struct buf out = BUF_INIT;
   assert_int_equal(last_line(text, &out), want != NULL);
