@@ -46,6 +46,7 @@ static const struct key {
     {"close_timeout", .says = "a job ends without waiting for nodes"},
     {"read_timeout", .says = "--lease limits how long the daemon may be silent"},
     {"heartbeat_timeout", .says = "--lease limits how long a node may be silent"},
+    {"cas_backoff_max_seconds", .says = "nodes do not compete for a shared state"},
     {"use_libuv", .says = "there is only one kind of store"},
     {"store_type", .says = "nodes meet at rdzvd, by TCP"},
 };

@@ -277,6 +277,7 @@ UNIT_TEST(rdzv_conf) {
   noted("--rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect: this machine is the only node");
   noted("x", "PET_RDZV_CONF=foo=1", "PET_RDZV_CONF foo is not a known key");
   noted("--rdzv-conf close_timeout=1 x", "", "--rdzv-conf close_timeout has no effect");
+  noted("--rdzv-conf cas_backoff_max_seconds=0.5 x", "", "--rdzv-conf cas_backoff_max_seconds has no effect");
   noted("--rdzv-conf read_timeout=1 x", "", "--rdzv-conf read_timeout has no effect");
   noted("--rdzv-conf heartbeat_timeout=1 x", "", "--rdzv-conf heartbeat_timeout has no effect");
   noted("--rdzv-conf store_type=file x", "", "--rdzv-conf store_type has no effect");
