@@ -9,8 +9,8 @@ import sys
 import pages
 import pytest
 
-from conftest import HERE, QUIET
-from harness import free_port
+from conftest import HERE, NEWEST, PYTHONS, QUIET
+from harness import free_port, need
 
 SCRIPTS = HERE / "scripts"
 ENV = dict(QUIET, PYTHON_EXEC=sys.executable)
@@ -54,6 +54,16 @@ def test_the_agent_says_why_nothing_happens(rdzv, out, n, script, words):
     assert m[1] != str(number) and "--store worker" in m.string, a
     a.kill(signal.SIGTERM)
     a.exit()
+
+
+@pytest.mark.parametrize("python, words", [("newest-pytorch", []), ("newest-pytorch", ["--store", "worker"]), ("pytorch-2.13", ["--store", "worker"])])
+def test_an_address_in_the_script(rdzv, out, python, words):
+    """Since PyTorch 2.14 rank 0 serves the store there, also beside the agent's."""
+    need(NEWEST, PYTHONS[python])
+    command = [SCRIPTS / "by_address.py", out, free_port()]
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--nproc", 2, *words, *command, env={**ENV, "PYTHON_EXEC": str(PYTHONS[python])})
+    assert a.exit(60) == 0, a
+    assert sorted(p.name for p in out.iterdir()) == ["0", "1"], a
 
 
 @pytest.mark.parametrize("n, script, want", [(2, "sets_port.py", 2), (1, "spawns_at_port.py", 2)])
