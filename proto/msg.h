@@ -143,6 +143,7 @@ enum owner_byte {
   X(SCRIPT, "script")   /* the script, or the module of -m, does not exist */                                          \
   X(COMMAND, "command") /* not found, or not executable */                                                             \
   X(TRAINER, "trainer") /* rdzv-trainer refused its options, its data or its folder: in any round */                   \
+  X(WORKER, "worker")   /* the worker's error file says so: in any round */                                            \
   X(NCCL, "nccl")       /* no node that was asked for ids has NCCL, or its versions differ */
 
 #define NCCL_IDS_LIST(X)                                                                                               \

@@ -73,16 +73,20 @@ static void put_node(struct buf *out, const struct verdict *v) {
 
 /* Why no restart follows. */
 static void put_lasting(struct buf *out, const struct verdict *v) {
-  static const char *const reasons[LASTING_COUNT] = {
-      [LASTING_USAGE] = "a usage error",
-      [LASTING_TRAINER] = "a usage error",
-      [LASTING_SYNTAX] = "a syntax error",
-      [LASTING_IMPORT] = "a failed import",
-      [LASTING_SCRIPT] = "a missing script or module",
-      [LASTING_COMMAND] = "an unusable command",
+  static const char again[] = " that a restart would repeat";
+  static const struct {
+    const char *reason, *more;
+  } clauses[LASTING_COUNT] = {
+      [LASTING_USAGE] = {"a usage error", again},
+      [LASTING_TRAINER] = {"a usage error", again},
+      [LASTING_SYNTAX] = {"a syntax error", again},
+      [LASTING_IMPORT] = {"a failed import", again},
+      [LASTING_SCRIPT] = {"a missing script or module", again},
+      [LASTING_COMMAND] = {"an unusable command", again},
+      [LASTING_WORKER] = {"a final failure", " by its own account"},
   };
-  const char *reason = v->lasting < LASTING_COUNT ? reasons[v->lasting] : NULL;
-  if (reason) buf_printf(out, ", %s that a restart would repeat", reason);
+  if (v->lasting < LASTING_COUNT && clauses[v->lasting].reason)
+    buf_printf(out, ", %s%s", clauses[v->lasting].reason, clauses[v->lasting].more);
 }
 
 static void put_worker_death(struct buf *out, const struct verdict *v) {

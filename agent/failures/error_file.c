@@ -5,6 +5,8 @@
  *                "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1795253234"}}}
  *   {"message": "a sentence", "timestamp": 1795253234}
  *
+ * "final": true beside the timestamp is ours: the worker knows that a restart would not help, and the job ends.
+ *
  * @record writes the first form, programs that write the file themselves the second; PyTorch reads both. A timestamp
  * is a number or a string of one. The worker's file is not trusted: a value of the wrong type counts as missing, and
  * only a file without a message is refused. A message ends at a NUL.
@@ -83,6 +85,7 @@ int error_file_parse(struct error_file *f, const char *data, size_t len, struct 
   int64_t t = json_integer_value(timestamp);
   if (json_is_string(timestamp)) t = strtoll(json_string_value(timestamp), NULL, 10);
   f->timestamp = t > 0 ? t : 0;
+  f->final = json_is_true(json_object_get(extra, "final"));
   json_decref(root);
   return 0;
 }

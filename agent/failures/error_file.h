@@ -5,6 +5,7 @@
 /* error.json: PyTorch's @record writes it when an exception ends a worker, in the two forms that PyTorch reads.
  * Pure. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
@@ -19,6 +20,7 @@ struct error_file {
   char message[ERROR_MESSAGE_MAX + 1];     /* "ValueError: boom"; UTF-8, may have several lines; "" none */
   char callstack[ERROR_CALLSTACK_MAX + 1]; /* "" none */
   int64_t timestamp;                       /* seconds since 1970; 0: unknown */
+  bool final;                              /* the worker says that a restart would not help */
 };
 
 /* 0, or -EBADMSG and why it is not an error file. */

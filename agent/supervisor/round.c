@@ -357,7 +357,9 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   } else {
     v.cause = CAUSE_WORKER_EXIT;
     v.code = WEXITSTATUS(ev->exited.status);
-    if (s->config.trainer || is_the_beginning(s, ev->local_rank))
+    if (ev->exited.final)
+      v.lasting = LASTING_WORKER;
+    else if (s->config.trainer || is_the_beginning(s, ev->local_rank))
       v.lasting = find_lasting((int)v.code, v.text, v.error, s->config.trainer);
   }
   if (sup_hang_gave_up(s, &v, ev->when_ms)) return;

@@ -153,6 +153,7 @@ struct supervisor_event {
       int status;       /* as of waitpid */
       bool unasked;     /* it died before SUP_STOP_TREES reached it */
       bool lines_shown; /* its last lines are on the terminal already */
+      bool final;       /* its error file says that a restart would not help */
     } exited;
     struct {
       struct local_set kept;

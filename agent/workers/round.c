@@ -235,15 +235,17 @@ static void report_exit(struct round_driver *r, uint32_t i) {
       last_line(tail, &reason);
   }
   bool is_shown = output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown; /* above the verdict */
-  report(r, (struct supervisor_event){
-                .kind = SUP_EXITED,
-                .round = r->round,
-                .local_rank = i,
-                .when_ms = k->when_ms,
-                .exited = {.status = k->status, .unasked = k->unasked, .lines_shown = tail[0] && is_shown},
-                .error = buf_text(&reason),
-                .interpreter = r->interpreter,
-                .text = said && !tail[0] ? said->callstack : tail});
+  report(r, (struct supervisor_event){.kind = SUP_EXITED,
+                                      .round = r->round,
+                                      .local_rank = i,
+                                      .when_ms = k->when_ms,
+                                      .exited = {.status = k->status,
+                                                 .unasked = k->unasked,
+                                                 .lines_shown = tail[0] && is_shown,
+                                                 .final = said && said->final},
+                                      .error = buf_text(&reason),
+                                      .interpreter = r->interpreter,
+                                      .text = said && !tail[0] ? said->callstack : tail});
   buf_finish(&reason);
 }
 

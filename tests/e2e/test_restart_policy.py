@@ -87,6 +87,17 @@ def test_a_failed_import_is_not_final_later(rdzv):
     assert a.exit(60) == 0 and rounds(a) == 3 and not a.says("would repeat"), a
 
 
+def test_an_error_file_says_that_a_failure_is_final(rdzv):
+    """In any round."""
+    write(rdzv, """if round == 1: raise ValueError('boom')
+import json
+with open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w') as f: json.dump({'message': {'message': 'bad data', 'extraInfo': {'final': True}}}, f)
+sys.exit(9)""")
+    a = rdzv.agent("--standalone", *PYTHON)
+    assert a.exit() == 9 and rounds(a) == 2, a
+    assert a.says(r"failed in round 2: .* exited with code 9, a final failure by its own account: bad data; 1 of 3 restarts used; exit code 9$"), a
+
+
 def test_a_caught_import_is_not_final(rdzv):
     write(rdzv, "try: import no_such_module\nexcept ImportError: raise RuntimeError('no backend')")
     a = rdzv.agent("--standalone", "--max-restarts", 1, *PYTHON)

@@ -67,6 +67,7 @@ UNIT_TEST(test_lasting) {
       {LASTING_IMPORT, ", a failed import that a restart would repeat"},
       {LASTING_SCRIPT, ", a missing script or module that a restart would repeat"},
       {LASTING_COMMAND, ", an unusable command that a restart would repeat"},
+      {LASTING_WORKER, ", a final failure by its own account"},
       {LASTING_NCCL, ""}, /* of another cause */
   };
   assert_int_equal(sizeof rows / sizeof *rows, LASTING_COUNT);

@@ -53,6 +53,23 @@ UNIT_TEST(test_a_plain_message) {
   assert_int_equal(f.timestamp, 0);
 }
 
+UNIT_TEST(test_a_final_failure) {
+  struct error_file f;
+  static const struct {
+    const char *text;
+    bool final;
+  } rows[] = {
+      {"{\"message\": {\"message\": \"bad data\", \"extraInfo\": {\"final\": true}}}", true},
+      {"{\"message\": \"bad data\", \"final\": true}", true},
+      {"{\"message\": \"bad data\", \"final\": \"true\"}", false},
+      {"{\"message\": {\"message\": \"bad data\", \"final\": true}}", false},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(parse(&f, rows[i].text), 0);
+    assert_int_equal(f.final, rows[i].final);
+  }
+}
+
 /* Other types than it should have: not there, and no reason to refuse the rest. */
 UNIT_TEST(test_odd_types) {
   struct error_file f;

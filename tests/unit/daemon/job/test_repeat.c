@@ -303,6 +303,17 @@ RIG_TEST(test_lasting_failures_are_final_at_the_beginning_alone) {
   }
 }
 
+RIG_TEST(test_what_a_worker_calls_final_is_final_at_any_time) {
+  struct verdict v = exited("RuntimeError: x");
+  open_running(r, n, 2, 100);
+  break_down(r, n, 5 * S, -1, "ValueError: boom");
+  node_progress(r, &n[0], 1);
+  v.lasting = LASTING_WORKER;
+  break_as(r, n, &v, 0);
+  assert_true(is_over(r, n));
+  assert_int_equal(rig_end(r, &n[0])->verdict.lasting, LASTING_WORKER);
+}
+
 RIG_TEST(test_status_tells) {
   open_running(r, n, 2, 3);
   break_down(r, n, 5 * S, -1, "ValueError: boom");
