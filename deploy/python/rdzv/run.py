@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from typing import Optional
+from typing import List, Optional
 
 
 def find_agent() -> Optional[str]:
@@ -19,12 +19,14 @@ def find_agent() -> Optional[str]:
     return next((os.path.realpath(p) for p in places if os.access(p, os.X_OK)), None) or shutil.which("rdzv-agent")
 
 
-def main() -> None:
+def main(arguments: Optional[List[str]] = None) -> None:
+    """As torch.distributed.run.main, but it does not return: this process becomes the agent."""
     agent = find_agent()
     if not agent:
         sys.exit(f"rdzv.run: there is no rdzv-agent beside {sys.executable}, and none in PATH: pip install rdzv")
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
-    os.execv(agent, ["rdzv-agent", *sys.argv[1:]])
+    sys.stdout.flush()
+    os.execv(agent, ["rdzv-agent", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 if __name__ == "__main__":
