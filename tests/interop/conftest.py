@@ -36,7 +36,8 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVE
 
 
 # A newer PyTorch than that of the other tests, which tests/steps/install.sh puts there; None: it is not installed.
-_NEW = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rdzv-tests/torch/bin/python"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rdzv-tests"
+_NEW = CACHE / "torch/bin/python"
 NEW_TORCH = _NEW if _NEW.exists() else None
 NEWEST = "the newest PyTorch (tests/run --torch installs it)"
 PYTHONS = {"pytorch-2.13": sys.executable, "newest-pytorch": NEW_TORCH}

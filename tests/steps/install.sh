@@ -189,6 +189,12 @@ install_torch() {
       { bounded 1500 "$logs/pip.log" "$new/bin/python" -m pip install -q numpy -r tests/interop/new-torch.txt ||
         bounded 1500 "$logs/pip.log" "$new/bin/python" -m pip install -q numpy torch==2.14.1; }
   fi
+  # TorchX needs no torch, and brings packages of its own.
+  local torchx="${XDG_CACHE_HOME:-$HOME/.cache}/rdzv-tests/torchx"
+  if ! [ -x "$torchx/bin/torchx" ]; then
+    echo "installing TorchX in $torchx"
+    "$python" -m venv "$torchx" && bounded 600 "$logs/pip.log" "$torchx/bin/python" -m pip install -q torchx==0.7.0
+  fi
   # The Python module's types.
   has_package mypy || pip_install mypy
   # The client of before 2.2. Only Debian 12 has it, for its own interpreter.
