@@ -16,12 +16,13 @@ struct placed {
   int64_t workers; /* at most WORKERS_MAX */
   /* first LOCAL_RANK and LOCAL_WORLD_SIZE: agents of this host may share devices and count together */
   int64_t first, local_world;
-  char *const *env;   /* of the workers: as given, or with CUDA_VISIBLE_DEVICES narrowed to usable devices */
-  char **narrowed;    /* the narrowed one; NULL: none */
-  bool uses_devices;  /* the workers certainly use devices */
-  bool asked;         /* the driver was asked */
-  char *seen;         /* how GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1", "2 GPUs visible"; NULL: they were not */
-  struct gpus before; /* the driver's answer; may be empty */
+  char *const *env;     /* of the workers: as given, or with a list narrowed to usable devices */
+  char **narrowed;      /* the narrowed one; NULL: none */
+  enum gpu_vendor wish; /* Intel with --nproc xpu, else any */
+  bool uses_devices;    /* the workers certainly use devices */
+  bool asked;           /* the driver was asked */
+  char *seen;           /* how GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1", "2 GPUs visible"; NULL: they were not */
+  struct gpus before;   /* the driver's answer; may be empty */
 };
 
 /* Counts workers: --nproc as given, or by CPUs or GPUs. Asks the driver, for at most --device-timeout, if the number

@@ -507,6 +507,7 @@ static int open_round(struct session *s, struct err *e) {
       .devices = {.job = c->job,
                   .first = (uint32_t)s->o->placed->first,
                   .timeout_ms = (uint32_t)o->device_timeout_ms,
+                  .wish = s->o->placed->wish,
                   .certain = s->o->placed->uses_devices,
                   .asked = s->o->placed->asked,
                   .before = &s->o->placed->before},

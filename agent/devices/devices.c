@@ -1,133 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GPUs there are, and where.
+/* Which GPUs a worker sees.
  *
- * A worker sees the machine's devices through a filter. The devices come from the driver's library, if it was asked
- * (rdzv-devices): only its list is right in every container. Else the driver's folder /proc/driver/nvidia/gpus has one
- * entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a container the folder may show
- * the host's GPUs although only some have a device file, so fewer device files count (none means nothing: the driver
- * makes them when first used). Without the folder the device files count, and PCI's list shows the vendor's display
- * controllers.
+ * The machine's devices come from the drivers, if they were asked (rdzv-devices): only their list is right in every
+ * container. Else they come from files (scan.c). A worker sees them through its runtime's filters, which are applied here
+ * as the runtimes do:
  *
- * The filter is CUDA_VISIBLE_DEVICES, read as CUDA and PyTorch read it. Either numbers, up to the first that is
- * negative, not a number, or without a GPU; or UUIDs of GPUs or of their parts, up to the first of another kind. A
- * repeated entry: no device. If no GPU is visible from here, the list is taken as it is, since a worker in a container
- * may see more.
+ *   NVIDIA  CUDA_VISIBLE_DEVICES: numbers, up to the first that is negative, not a number, or without a GPU; or UUIDs of
+ *           GPUs or of their parts, up to the first of another kind. A repeated entry: no device.
+ *   AMD     ROCR_VISIBLE_DEVICES: numbers and UUIDs, which may be shortened, up to the first that names no GPU or one
+ *           that was named already. Then HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES if that is empty: numbers that count
+ *           what ROCR leaves, and UUIDs, up to the first that names no GPU; a repeated one counts once. HIP does
+ *           not read GPU_DEVICE_ORDINAL, which is OpenCL's. For HIP an empty list is none; PyTorch then sees no GPU.
+ *   Intel   ZE_AFFINITY_MASK: a set of numbers; those without a device are skipped. With
+ *           ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE a number is a card, and CARD.TILE one of its tiles; else a number is a tile.
+ *           Then ONEAPI_DEVICE_SELECTOR, whose numbers count what the mask leaves.
  *
- * AMD's GPUs have two filters. ROCR_VISIBLE_DEVICES hides GPUs from the driver's library, and the numbers in
- * HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES) count those that are left. /sys/class/kfd lists the GPUs of the machine,
- * and hides the properties of those that a cgroup denies. Only their number is of interest here.
+ * The first vendor with a visible GPU is used: NVIDIA, AMD, Intel. A worker's PyTorch is built for one of them, which
+ * cannot be seen from here. If no GPU is visible on this machine, the lists are believed, since a worker in a container may
+ * see more. Slurm may set several vendors' lists; the shortest counts, which a wrapper script has narrowed.
  *
- * devices_narrow writes such a list for the workers: by UUID if all are known, since numbers change when a GPU is
- * lost. */
+ * CUDA numbers unequal GPUs by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, so only UUIDs say which is which.
+ *
+ * devices_narrow writes such a list for the workers: by UUID if all are known and the runtime has always taken UUIDs,
+ * since numbers change when a GPU is lost. */
 
 #include "agent/devices/devices.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include "agent/devices/scan.h"
 #include "common/mem.h"
 
-enum { PATH_TEXT_MAX = 4096 };
-
-struct there {
-  struct device v[DEVICES_MAX];
-  int n;
-  const struct gpus *driver; /* the driver's answer that gave the list; NULL: from files */
+const char *const device_list_names[DEVICE_LIST_COUNT] = {
+    [DEVICE_LIST_CUDA] = "CUDA_VISIBLE_DEVICES",
+    [DEVICE_LIST_HIP] = "HIP_VISIBLE_DEVICES",
+    [DEVICE_LIST_ZE] = "ZE_AFFINITY_MASK",
+    [DEVICE_LIST_SELECTOR] = "ONEAPI_DEVICE_SELECTOR",
 };
 
-static int by_pci(const void *a, const void *b) {
-  return strcmp(((const struct device *)a)->pci, ((const struct device *)b)->pci);
-}
-
-/* The value of the first line of ROOT/DIR/NAME/FILE that begins with `key`; false: none. */
-static bool read_field(const char *dir, const char *name, const char *file, const char *key, char *out, size_t size) {
-  char path[PATH_TEXT_MAX], line[256];
-  if (snprintf(path, sizeof(path), "%s/%s/%s", dir, name, file) >= (int)sizeof(path)) return false;
-  FILE *f = fopen(path, "re");
-  bool found = false;
-  while (f && !found && fgets(line, sizeof(line), f)) {
-    size_t n = strlen(key);
-    if (strncmp(line, key, n) != 0) continue;
-    const char *value = line + n + strspn(line + n, " \t");
-    snprintf(out, size, "%.*s", (int)strcspn(value, " \t\n"), value);
-    found = true;
-  }
-  if (f) fclose(f);
-  return found;
-}
-
-static struct device *add_device(struct there *g, const char *pci) {
-  if (g->n == DEVICES_MAX || strlen(pci) >= DEVICE_PCI_MAX) return NULL;
-  struct device *gpu = &g->v[g->n++];
-  *gpu = (struct device){.uuid = ""};
-  for (size_t i = 0; pci[i]; i++) gpu->pci[i] = (char)tolower((unsigned char)pci[i]);
-  return gpu;
-}
-
-static void read_driver(struct there *g, const char *root) {
-  char dir[PATH_TEXT_MAX];
-  snprintf(dir, sizeof(dir), "%s/proc/driver/nvidia/gpus", root);
-  DIR *d = opendir(dir);
-  for (struct dirent *e; d && (e = readdir(d));) {
-    struct device *gpu = e->d_name[0] == '.' ? NULL : add_device(g, e->d_name);
-    if (gpu) read_field(dir, e->d_name, "information", "GPU UUID:", gpu->uuid, sizeof(gpu->uuid));
-  }
-  if (d) closedir(d);
-  qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
-}
-
-static void read_pci(struct there *g, const char *root) {
-  char dir[PATH_TEXT_MAX];
-  snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices", root);
-  DIR *d = opendir(dir);
-  for (struct dirent *e; d && (e = readdir(d));) {
-    char vendor[16], class[16];
-    if (e->d_name[0] != '.' && read_field(dir, e->d_name, "vendor", "0x", vendor, sizeof(vendor)) &&
-        strcmp(vendor, "10de") == 0 && read_field(dir, e->d_name, "class", "0x", class, sizeof(class)) &&
-        strncmp(class, "03", 2) == 0) /* NVIDIA's display controllers */
-      add_device(g, e->d_name);
-  }
-  if (d) closedir(d);
-  qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
-}
-
-static int count_files(const char *root) {
-  static const char prefix[] = "nvidia";
-  char dir[PATH_TEXT_MAX];
-  int n = 0;
-  snprintf(dir, sizeof(dir), "%s/dev", root);
-  DIR *d = opendir(dir);
-  for (struct dirent *e; d && (e = readdir(d));) {
-    const char *number = e->d_name + strlen(prefix);
-    if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 && *number && !number[strspn(number, "0123456789")]) n++;
-  }
-  if (d) closedir(d);
-  return n < DEVICES_MAX ? n : DEVICES_MAX;
-}
-
-/* Finds the devices in CUDA's order. Addresses are omitted if only the number is certain. */
-static void find_devices(struct there *g, const char *root, const struct gpus *known) {
-  int files = count_files(root);
-  if (known) {
-    g->driver = known;
-    for (; g->n < known->n && g->n < DEVICES_MAX; g->n++) {
-      struct device *d = &g->v[g->n];
-      snprintf(d->uuid, sizeof(d->uuid), "%.*s", DEVICE_ID_MAX - 1, known->v[g->n].uuid);
-      snprintf(d->pci, sizeof(d->pci), "%.*s", DEVICE_PCI_MAX - 1, known->v[g->n].pci);
-    }
-    return;
-  }
-  read_driver(g, root);
-  bool driver = g->n > 0;
-  if (!driver && files) read_pci(g, root);
-  if (!files || files == g->n || (driver && files > g->n)) return;
-  memset(g->v, 0, sizeof(g->v));
-  g->n = files;
-}
-
-/* The list's entries. ---------------------------------------------------------------------------------------------- */
+static const char *const vendor_names[GPU_VENDORS] = {"NVIDIA", "AMD", "Intel"};
 
 static const char *variable(char *const *env, const char *name) {
   size_t n = strlen(name);
@@ -136,8 +50,42 @@ static const char *variable(char *const *env, const char *name) {
   return NULL;
 }
 
-static const char *list_of(char *const *env) {
-  return variable(env, "CUDA_VISIBLE_DEVICES");
+const char *devices_root(char *const *env) {
+  const char *root = variable(env, "RDZV_DEVICES_ROOT");
+  return root ? root : "";
+}
+
+bool devices_are_composite(char *const *env) {
+  const char *hierarchy = variable(env, "ZE_FLAT_DEVICE_HIERARCHY");
+  return hierarchy && strcmp(hierarchy, "COMPOSITE") == 0;
+}
+
+/* Lists. ----------------------------------------------------------------------------------------------------------- */
+
+/* A filter at work. */
+struct filter {
+  char *const *env;
+  const struct gpus *gpus; /* of the machine */
+  struct devices *d;       /* seen so far; none and not known: the list is believed */
+  struct devices old;      /* what this list selects from */
+  const char *name, *list; /* of the variable */
+  struct buf *said;
+};
+
+/* Begins a list: all that was seen until now can be selected. False: the variable is not set. */
+static bool begin_list(struct filter *f, const char *name) {
+  f->list = variable(f->env, name);
+  if (!f->list) return false;
+  f->name = name;
+  f->old = *f->d;
+  f->d->from = name;
+  f->d->n = 0;
+  return true;
+}
+
+/* Until now each counts as it stands. */
+static void number_entries(struct devices *d) {
+  for (int i = 0; i < d->n; i++) snprintf(d->v[i].entry, sizeof(d->v[i].entry), "%d", i);
 }
 
 /* Reads the entry at *at, without blanks; false: there is none, or it is too long. */
@@ -155,124 +103,364 @@ static bool next_entry(const char **at, char id[DEVICE_ID_MAX]) {
   return true;
 }
 
-bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]) {
-  const char *at = list_of(env);
-  if (!at) return snprintf(id, DEVICE_ID_MAX, "%u", i) > 0;
-  while (next_entry(&at, id))
-    if (i-- == 0) return true;
-  id[0] = '\0';
+/* Reports an entry that ends a list or is skipped, unless it hides GPUs on purpose: "", "-1", Slurm's "NoDevFiles". */
+static void complain(const struct filter *f, const char *id, bool twice, const char *effect) {
+  static const char *const hiding[] = {"", "none", "void", "NoDevFiles"};
+  char list[TEXT_SHOWN], shown[TEXT_SHOWN];
+  for (size_t i = 0; i < sizeof(hiding) / sizeof(*hiding); i++)
+    if (*id == '-' || strcasecmp(id, hiding[i]) == 0) return;
+  buf_printf(f->said, "%s=%s: \"%s\" ", f->name, text_shown(list, f->list, strlen(f->list)),
+             text_shown(shown, id, strlen(id)));
+  if (twice)
+    buf_puts(f->said, "is there twice");
+  else if (f->old.from)
+    buf_printf(f->said, "is none of the %d that %s leaves", f->old.n, f->old.from);
+  else if (f->d->known)
+    buf_printf(f->said, "is none of this machine's %d", f->old.n);
+  else
+    buf_puts(f->said, "is no GPU's number or UUID");
+  buf_printf(f->said, "; %s\n", effect);
+}
+
+/* Selects old.v[which]; below 0: a device that is not seen here, with this number (-1: none) or UUID. */
+static struct device *add_device(struct filter *f, int which, int index, const char *uuid) {
+  if (f->d->n == DEVICES_MAX) return NULL;
+  struct device *d = &f->d->v[f->d->n++];
+  *d = which >= 0 ? f->old.v[which] : (struct device){.vendor = f->d->vendor, .index = index, .parts = 1};
+  if (which < 0) snprintf(d->uuid, sizeof(d->uuid), "%s", uuid);
+  return d;
+}
+
+static bool is_selected(const struct filter *f, int which, int index, const char *uuid) {
+  if (which >= 0) index = f->old.v[which].index, uuid = f->old.v[which].uuid;
+  for (int i = 0; i < f->d->n; i++)
+    if (f->d->v[i].index == index && strcmp(f->d->v[i].uuid, uuid) == 0) return true;
   return false;
 }
 
+/* NVIDIA. ---------------------------------------------------------------------------------------------------------- */
+
 /* The index of the GPU that an entry names; -1: not found here; -2: the list ends before it. */
-static int resolve(const struct there *g, const char *kind, const char *id) {
+static int resolve_cuda(const struct filter *f, const char *kind, const char *id) {
   if (*kind) {
     if (strncmp(id, kind, strlen(kind)) != 0) return -2;
-    if (g->driver) return gpus_find(g->driver, id);
-    for (int i = 0; i < g->n; i++) /* CUDA accepts a prefix too */
-      if (g->v[i].uuid[0] && strncmp(g->v[i].uuid, id, strlen(id)) == 0) return i;
-    return -1;
+    int at = gpus_find(f->gpus, id); /* NVIDIA's come first */
+    return at < f->old.n ? at : -1;
   }
   if (!isdigit((unsigned char)id[id[0] == '+'])) return -2;
   long n = strtol(id, NULL, 10);
-  if (g->n == 0) return n < DEVICES_MAX ? -1 : -2;
-  return n < g->n ? (int)n : -2;
+  if (!f->d->known) return n < DEVICES_MAX ? -1 : -2;
+  return n < f->old.n ? (int)n : -2;
 }
 
-static bool is_repeated(const char *list, const char *kind, int count, const char *id) {
-  char other[DEVICE_ID_MAX];
-  for (int i = 0; i < count && next_entry(&list, other); i++)
-    if (*kind ? strcmp(other, id) == 0 : strtol(other, NULL, 10) == strtol(id, NULL, 10)) return true;
-  return false;
-}
-
-/* The device that an entry names. */
-static void describe_entry(struct device *d, const struct there *g, const char *kind, const char *id, int which) {
-  *d = which >= 0 ? g->v[which] : (struct device){.uuid = ""};
-  d->index = which >= 0 ? which : *kind ? -1 : (int)strtol(id, NULL, 10);
-  d->known = which >= 0;
-  if (*kind && (which < 0 || strcmp(kind, "MIG-") == 0)) snprintf(d->uuid, sizeof(d->uuid), "%s", id);
-}
-
-static int filter_devices(const struct there *g, const char *list, struct device v[DEVICES_MAX]) {
-  const char *at = list;
-  const char *kind = strncmp(list, "GPU-", 4) == 0 ? "GPU-" : strncmp(list, "MIG-", 4) == 0 ? "MIG-" : "";
+static void filter_nvidia(struct filter *f) {
   char id[DEVICE_ID_MAX];
-  int n = 0;
-  while (n < DEVICES_MAX && next_entry(&at, id)) {
-    int which = resolve(g, kind, id);
-    if (which == -2) break;
-    if (is_repeated(list, kind, n, id)) return 0;
-    describe_entry(&v[n++], g, kind, id, which);
+  number_entries(f->d);
+  if (!begin_list(f, "CUDA_VISIBLE_DEVICES")) return;
+  const char *at = f->list;
+  const char *kind = strncmp(at, "GPU-", 4) == 0 ? "GPU-" : strncmp(at, "MIG-", 4) == 0 ? "MIG-" : "";
+  bool by_number = !*kind;
+  f->d->unordered = f->d->unordered && by_number;
+  while (next_entry(&at, id)) {
+    int which = resolve_cuda(f, kind, id), number = by_number ? (int)strtol(id, NULL, 10) : -1;
+    if (which == -2) return complain(f, id, false, "CUDA ignores it and what follows");
+    for (int i = 0; i < f->d->n; i++)
+      if (by_number ? f->d->v[i].index == number : strcmp(f->d->v[i].entry, id) == 0) {
+        f->d->n = 0;
+        return complain(f, id, true, "CUDA then shows no GPU");
+      }
+    if (f->d->unordered && by_number) which = -1;
+    struct device *d = add_device(f, which, number, by_number ? "" : id);
+    if (!d) return;
+    if (strcmp(kind, "MIG-") == 0) snprintf(d->uuid, sizeof(d->uuid), "%s", id);
+    snprintf(d->entry, sizeof(d->entry), "%s", id);
   }
-  return n;
 }
 
-int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]) {
-  const char *list = list_of(env);
-  struct there *g = xcalloc(1, sizeof(*g));
-  find_devices(g, root, known);
-  int n = list ? filter_devices(g, list, v) : g->n;
-  for (int i = 0; !list && i < n; i++) describe_entry(&v[i], g, "", "", i);
-  free(g);
-  return n;
+/* AMD. ------------------------------------------------------------------------------------------------------------- */
+
+static bool begins_with(const char *text, const char *start) {
+  while (*start && tolower((unsigned char)*text) == tolower((unsigned char)*start)) text++, start++;
+  return !*start;
 }
 
-int devices_count(const char *root, char *const *env, const struct gpus *known) {
-  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = devices_list(root, env, known, v);
-  free(v);
-  return n;
+/* ROCR's: what an entry names of old.v, -1: it is believed; -2: the list ends. */
+static int resolve_rocr(const struct filter *f, const char *id, int *number) {
+  char *end;
+  int found = -2;
+  *number = -1;
+  if (!begins_with(id, "G")) {
+    long n = *id ? strtol(id, &end, 0) : -1;
+    if (n < 0 || *end || n >= (f->d->known ? f->old.n : DEVICES_MAX)) return -2;
+    *number = (int)n;
+    return f->d->known ? (int)n : -1;
+  }
+  size_t len = strlen(id);
+  if (len < sizeof("GPU-") || len > sizeof("GPU-") - 1 + 16) return -2;
+  if (!f->d->known) return -1;
+  for (int i = 0; i < f->old.n; i++) {
+    if (!f->old.v[i].uuid[0] || !begins_with(f->old.v[i].uuid, id)) continue;
+    if (found >= 0) return -2; /* of two GPUs */
+    found = i;
+  }
+  return found;
 }
 
-/* A CPU is a node without "simd". */
-static int count_kfd(const char *root) {
-  char dir[PATH_TEXT_MAX], simd[16];
+/* HIP's: a number is written as HIP would print it, so without blanks. */
+static int resolve_hip(const struct filter *f, const char *id, int *number) {
+  bool counted = f->d->known || f->old.from;
+  char *end, again[16];
+  *number = -1;
+  if (strstr(id, "GPU-")) {
+    if (!f->d->known) return -1;
+    for (int i = 0; i < f->old.n; i++)
+      if (strstr(f->old.v[i].uuid, id)) return i;
+    return -2;
+  }
+  long n = strtol(id, &end, 10);
+  if (n < 0 || n >= (counted ? f->old.n : DEVICES_MAX)) return -2;
+  snprintf(again, sizeof(again), "%ld", n);
+  if (strcmp(id, again) != 0) return -2;
+  *number = (int)n;
+  return counted ? (int)n : -1;
+}
+
+static void filter_amd(struct filter *f) {
+  char id[DEVICE_ID_MAX];
+  int which, number;
+  if (begin_list(f, "ROCR_VISIBLE_DEVICES")) {
+    const char *at = *f->list ? f->list : NULL;
+    while (next_entry(&at, id)) {
+      which = resolve_rocr(f, id, &number);
+      bool twice = which != -2 && is_selected(f, which, number, number < 0 ? id : "");
+      if (which == -2 || twice) {
+        complain(f, id, twice, "ROCm ignores it and what follows");
+        break;
+      }
+      add_device(f, which, number, number < 0 ? id : "");
+    }
+  }
+  number_entries(f->d);
+  const char *hip = variable(f->env, "HIP_VISIBLE_DEVICES"), *cuda = variable(f->env, "CUDA_VISIBLE_DEVICES");
+  if (!f->d->known && !f->d->from && !hip) return; /* CUDA's own */
+  if (!begin_list(f, (hip && *hip) || !cuda ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES")) return;
+  for (const char *at = f->list; at && *at;) {
+    size_t n = strcspn(at, ",");
+    snprintf(id, sizeof(id), "%.*s", (int)n, at);
+    at = at[n] ? at + n + 1 : NULL;
+    which = resolve_hip(f, id, &number);
+    if (which == -2) {
+      complain(f, id + strspn(id, " "), false, "HIP ignores it and what follows");
+      return;
+    }
+    if (is_selected(f, which, number, number < 0 ? id : "")) continue;
+    struct device *d = add_device(f, which, number, number < 0 ? id : "");
+    if (d && which < 0) snprintf(d->entry, sizeof(d->entry), "%s", id);
+  }
+}
+
+/* Intel. ----------------------------------------------------------------------------------------------------------- */
+
+/* A set, so the devices stay in Level Zero's order. Tiles that a mask takes from one card are one device. */
+static void filter_mask(struct filter *f, bool composite) {
+  char id[DEVICE_ID_MAX], *end;
+  uint32_t tiles[DEVICES_MAX] = {0}; /* of each that the mask names */
+  int named = 0;
+  for (const char *at = f->list; next_entry(&at, id);) {
+    long n = isdigit((unsigned char)*id) ? strtol(id, &end, 10) : -1, tile = -1;
+    bool dotted = n >= 0 && *end == '.' && composite;
+    if (dotted) tile = strtol(end + 1, &end, 10);
+    bool whole = n >= 0 && !*end && n < (f->d->known ? f->old.n : DEVICES_MAX);
+    if (!whole || tile >= (f->d->known ? f->old.v[n].parts : 32)) {
+      complain(f, id, false, "Level Zero skips it");
+      continue;
+    }
+    tiles[n] |= tile < 0 ? UINT32_MAX : UINT32_C(1) << tile;
+    if (n >= named) named = (int)n + 1;
+  }
+  for (int i = 0; i < named; i++) {
+    struct device *d = tiles[i] ? add_device(f, f->d->known ? i : -1, i, "") : NULL;
+    if (!d) continue;
+    snprintf(d->entry, sizeof(d->entry), "%d", i);
+    if (tiles[i] == UINT32_MAX) continue;
+    size_t at = 0;
+    for (int k = 0; k < 32 && at + 16 < sizeof(d->entry); k++)
+      if (tiles[i] >> k & 1)
+        at += (size_t)snprintf(d->entry + at, sizeof(d->entry) - at, "%s%d.%d", at ? "," : "", i, k);
+  }
+}
+
+/* Whether a term of the selector has device i; -1: it cannot be read. */
+static int term_has(const char *devices, size_t len, int i) {
+  char text[DEVICE_ID_MAX], id[DEVICE_ID_MAX], *end;
+  int has = 0;
+  snprintf(text, sizeof(text), "%.*s", (int)len, devices);
+  for (const char *at = text; next_entry(&at, id);) {
+    long n = strtol(id, &end, 10);
+    if (strcmp(id, "*") == 0 || strcmp(id, "gpu") == 0)
+      has = 1;
+    else if (isdigit((unsigned char)*id) && !*end)
+      has |= n == i;
+    else if (strcmp(id, "cpu") != 0 && strcmp(id, "fpga") != 0)
+      return -1;
+  }
+  return has;
+}
+
+/* BACKEND:DEVICES;...;!BACKEND:DEVICES. */
+static void filter_selector(struct filter *f) {
+  for (int i = 0; i < f->old.n; i++) {
+    bool has = false, any = false, out = false;
+    for (const char *term = f->list; term && *term;) {
+      size_t n = strcspn(term, ";"), k = strcspn(term, ":");
+      bool discards = *term == '!';
+      const char *backend = term + discards;
+      bool ours = strncmp(backend, "level_zero:", 11) == 0 || strncmp(backend, "*:", 2) == 0;
+      int found = k < n && ours ? term_has(term + k + 1, n - k - 1, i) : k < n ? 0 : -1;
+      if (found < 0) {
+        buf_printf(f->said, "%s: the part \"%.*s\" is not understood here, so it hides no GPU\n", f->name, (int)n,
+                   term);
+        f->d->n = f->old.n;
+        memcpy(f->d->v, f->old.v, sizeof(f->old.v));
+        return;
+      }
+      any |= !discards;
+      has |= !discards && found;
+      out |= discards && found;
+      term = term[n] ? term + n + 1 : NULL;
+    }
+    if ((has || !any) && !out) add_device(f, i, -1, "");
+  }
+}
+
+static void filter_intel(struct filter *f) {
+  bool composite = devices_are_composite(f->env);
+  const char *mask = variable(f->env, "ZE_AFFINITY_MASK"), *selector = variable(f->env, "ONEAPI_DEVICE_SELECTOR");
+  number_entries(f->d);
+  if (mask && *mask && strcmp(mask, "default") != 0 && begin_list(f, "ZE_AFFINITY_MASK")) filter_mask(f, composite);
+  if (selector && *selector && f->d->n && begin_list(f, "ONEAPI_DEVICE_SELECTOR")) filter_selector(f);
+}
+
+/* All. ------------------------------------------------------------------------------------------------------------- */
+
+/* A vendor's GPUs on this machine, before its lists. */
+static void take_vendor(struct devices *d, enum gpu_vendor vendor, const struct gpus *g, char *const *env) {
+  const char *order = variable(env, "CUDA_DEVICE_ORDER"), *name = NULL;
+  *d = (struct devices){.vendor = vendor};
+  for (int i = 0; i < g->n && d->n < DEVICES_MAX; i++) {
+    const struct gpu *gpu = &g->v[i];
+    if (gpu->vendor != vendor) continue;
+    struct device *one = &d->v[d->n];
+    *one = (struct device){.vendor = vendor, .index = d->n++, .known = true, .part = gpu->part, .parts = gpu->parts};
+    snprintf(one->uuid, sizeof(one->uuid), "%.*s", DEVICE_ID_MAX - 1, gpu->uuid);
+    snprintf(one->pci, sizeof(one->pci), "%.*s", DEVICE_PCI_MAX - 1, gpu->pci);
+    if (name && gpu->name[0] && strcmp(name, gpu->name) != 0)
+      d->unordered = vendor == GPU_NVIDIA && !(order && strcmp(order, "PCI_BUS_ID") == 0);
+    if (gpu->name[0]) name = gpu->name;
+  }
+  d->known = d->n > 0;
+}
+
+static void say_others(const struct devices *d, const int counts[GPU_VENDORS], struct buf *said) {
+  static const char *const remedies[GPU_VENDORS] = {
+      NULL, "CUDA_VISIBLE_DEVICES= with HIP_VISIBLE_DEVICES=0,1,... selects AMD's", "--nproc xpu selects Intel's"};
+  const char *comma = "";
   int n = 0;
-  snprintf(dir, sizeof(dir), "%s/sys/class/kfd/kfd/topology/nodes", root);
-  DIR *d = opendir(dir);
-  for (struct dirent *e; d && (e = readdir(d));)
-    if (e->d_name[0] != '.' && read_field(dir, e->d_name, "properties", "simd_count", simd, sizeof(simd)))
-      n += strcmp(simd, "0") != 0;
-  if (d) closedir(d);
-  return n < DEVICES_MAX ? n : DEVICES_MAX;
+  for (int i = 0; i < GPU_VENDORS; i++) n += counts[i] > 0;
+  if (n < 2 || !said) return;
+  buf_puts(said, "this host has GPUs of several vendors (");
+  for (int i = 0; i < GPU_VENDORS; i++)
+    if (counts[i]) buf_printf(said, "%s%s %d", comma, vendor_names[i], counts[i]), comma = ", ";
+  buf_printf(said, "): workers use %s's", vendor_names[d->vendor]);
+  for (int i = d->vendor + 1; i < GPU_VENDORS; i++)
+    if (counts[i]) buf_printf(said, "; %s", remedies[i]);
+  buf_putc(said, '\n');
 }
 
-int devices_count_amd(const char *root, char *const *env, const char **from) {
-  const char *rocr = variable(env, "ROCR_VISIBLE_DEVICES"), *hip = variable(env, "HIP_VISIBLE_DEVICES");
-  const char *list = hip ? hip : list_of(env);
-  struct there *g = xcalloc(1, sizeof(*g));
-  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = g->n = count_kfd(root);
-  bool amd = n || rocr || hip;
-  *from = hip ? "HIP_VISIBLE_DEVICES" : rocr ? "ROCR_VISIBLE_DEVICES" : NULL;
-  if (rocr) n = g->n = filter_devices(g, rocr, v);
-  memset(g->v, 0, sizeof(g->v)); /* numbers count what is left */
-  if (amd && list && (n || !rocr)) n = filter_devices(g, list, v);
-  free(v);
-  free(g);
-  return amd ? n : 0;
+struct devices *devices_find(const char *root, char *const *env, const struct gpus *known, enum gpu_vendor wish,
+                             struct buf *said) {
+  static void (*const filters[GPU_VENDORS])(struct filter * f) = {filter_nvidia, filter_amd, filter_intel};
+  struct gpus own = {0};
+  struct devices *best = xcalloc(1, sizeof(*best)), *d = xcalloc(1, sizeof(*d));
+  struct filter *f = xcalloc(1, sizeof(*f));
+  int counts[GPU_VENDORS] = {0};
+  if (!known) scan_gpus(&own, root, devices_are_composite(env));
+  if (!known) known = &own;
+  bool machine = known->n > 0;
+  best->vendor = wish == GPU_VENDORS ? GPU_NVIDIA : wish;
+  for (int i = 0; i < GPU_VENDORS; i++) {
+    if (wish != GPU_VENDORS && (int)wish != i) continue;
+    struct buf own_said = BUF_INIT;
+    take_vendor(d, (enum gpu_vendor)i, known, env);
+    if (machine && !d->known) continue;
+    *f = (struct filter){.env = env, .gpus = known, .d = d, .said = &own_said};
+    filters[i](f);
+    counts[i] = machine ? d->n : 0;
+    bool better = d->n && (!best->n || (!machine && d->n < best->n));
+    if (said && (better || (!d->n && !best->n))) buf_puts(said, buf_text(&own_said));
+    if (better || (!best->n && !best->from && d->from)) *best = *d;
+    buf_finish(&own_said);
+  }
+  if (said && best->unordered && best->n)
+    buf_puts(said, "this host's GPUs differ, and CUDA numbers them by speed: CUDA_DEVICE_ORDER=PCI_BUS_ID makes their "
+                   "numbers known\n");
+  say_others(best, counts, said);
+  free(f);
+  free(d);
+  gpus_finish(&own);
+  return best;
+}
+
+const struct gpu *devices_gpu(const struct gpus *g, const struct device *d) {
+  int at = d->uuid[0] ? gpus_find(g, d->uuid) : -1, number = 0;
+  for (int i = 0; i < g->n && !d->uuid[0] && at < 0; i++) {
+    if (g->v[i].vendor != d->vendor) continue;
+    bool same = d->pci[0] && g->v[i].pci[0] ? strcmp(d->pci, g->v[i].pci) == 0 && d->part == g->v[i].part
+                                            : d->known && number == d->index;
+    if (same) at = i;
+    number++;
+  }
+  return at < 0 ? NULL : &g->v[at];
 }
 
 bool devices_are_named(char *const *env) {
-  const char *list = list_of(env);
-  return list && (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0);
+  static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+                                      "ZE_AFFINITY_MASK"};
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+    const char *list = variable(env, names[i]);
+    if (list && (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0))
+      return true;
+  }
+  return false;
 }
 
 void devices_name(const struct device *d, struct buf *out) {
+  const char *address = d->vendor == GPU_INTEL ? d->pci : d->uuid;
   if (d->index >= 0) buf_printf(out, "%d", d->index);
-  if (d->index >= 0 && d->uuid[0]) buf_puts(out, ", ");
-  buf_puts(out, d->uuid);
+  if (d->index >= 0 && *address) buf_puts(out, ", ");
+  buf_puts(out, address);
+  if (d->vendor == GPU_INTEL && d->part) buf_printf(out, " tile %d", d->part);
 }
 
-void devices_narrow(char *const *env, const struct device *v, int n, const bool *good, struct buf *out) {
-  bool by_uuid = true;
-  for (int i = 0; i < n; i++) by_uuid = by_uuid && (!good[i] || v[i].uuid[0]);
-  for (int i = 0; i < n; i++) {
-    char id[DEVICE_ID_MAX];
+void devices_narrow(const struct devices *d, const bool *good, struct buf *out) {
+  bool by_uuid = d->vendor == GPU_NVIDIA;
+  for (int i = 0; i < d->n; i++) by_uuid = by_uuid && (!good[i] || d->v[i].uuid[0]);
+  for (int i = 0; i < d->n; i++) {
     if (!good[i]) continue;
     if (out->len) buf_putc(out, ',');
-    devices_visible(env, (uint32_t)i, id);
-    buf_puts(out, by_uuid ? v[i].uuid : id);
+    buf_puts(out, by_uuid ? d->v[i].uuid : d->v[i].entry);
   }
+}
+
+/* HIP's list has precedence over CUDA's, and some programs refuse two that differ. A selector's numbers count what the mask
+ * leaves, so it goes. */
+struct device_lists devices_show(enum gpu_vendor vendor, const char *entries, char *const *env) {
+  const char *selector = variable(env, device_list_names[DEVICE_LIST_SELECTOR]);
+  struct device_lists l = {{NULL}};
+  if (vendor != GPU_INTEL) l.v[DEVICE_LIST_CUDA] = entries;
+  if (vendor == GPU_AMD) l.v[DEVICE_LIST_HIP] = entries;
+  if (vendor == GPU_INTEL) l.v[DEVICE_LIST_ZE] = entries;
+  if (vendor == GPU_INTEL && selector && selector[strcspn(selector, "0123456789")])
+    l.v[DEVICE_LIST_SELECTOR] = "level_zero:gpu";
+  return l;
 }

@@ -2,15 +2,16 @@
 #ifndef AGENT_DEVICES_DEVICES_H
 #define AGENT_DEVICES_DEVICES_H
 
-/* GPUs of this machine that its workers would see. Pure: a root folder, an environment and the driver's answer are
+/* GPUs of this machine that its workers would see. Pure: a root folder, an environment and the drivers' answer are
  * parameters.
  *
- *     devices.c                  which GPUs there are, and CUDA_VISIBLE_DEVICES
- *     gpu_usage.c                the answer of rdzv-devices, and who holds a GPU
+ *     devices.c                  which GPUs a worker sees, and the variables that say so
+ *     scan.c                     the GPUs of the machine from files
+ *     gpu_usage.c                facts about GPUs: the answer of rdzv-devices, and who holds a GPU
  *     run_devices_helper.c       runs rdzv-devices with a deadline
  *     gpus_free_before_round.c   the devices between rounds
  *     numa.c                     --numa-binding
- *     rdzv-devices.c             the helper that asks NVML (nvml.h), which may hang, and names holders
+ *     rdzv-devices.c             the helper that asks NVML (nvml.h) and the kernel, which may hang, and names holders
  *                                (process_description.c) */
 
 #include <stdbool.h>
@@ -25,31 +26,53 @@ enum {
 };
 
 struct device {
-  int index;                /* nvidia-smi's index; -1: not known */
-  bool known;               /* this machine has a device with this `index`, and so has gpus->v unless it is empty */
-  char pci[DEVICE_PCI_MAX]; /* as in /sys/bus/pci/devices; "": not known */
-  char uuid[DEVICE_ID_MAX]; /* its own, or that of the listed MIG part; "": not known */
+  enum gpu_vendor vendor;
+  int index;                 /* its runtime's number without any list, as nvidia-smi has it; -1: not known */
+  bool known;                /* this machine has a device with this `index` */
+  int part, parts;           /* as of struct gpu */
+  char pci[DEVICE_PCI_MAX];  /* as in /sys/bus/pci/devices; "": not known */
+  char uuid[DEVICE_ID_MAX];  /* its own, or that of the listed MIG part; "": not known */
+  char entry[DEVICE_ID_MAX]; /* what its vendor's list has to be, so that a worker sees this device alone */
 };
 
-/* Fills v with at most DEVICES_MAX devices in the order in which a worker counts them; returns how many. root: "" or a
- * folder that stands for /; known: the driver's answer; NULL: not asked. */
-int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]);
-int devices_count(const char *root, char *const *env, const struct gpus *known);
+struct devices {
+  enum gpu_vendor vendor; /* of all of them */
+  int n;
+  bool known;       /* they are this machine's: no list had to be believed */
+  bool unordered;   /* CUDA may number them otherwise */
+  const char *from; /* the variable that decided; NULL: the machine */
+  struct device v[DEVICES_MAX];
+};
 
-/* AMD's GPUs that a worker would see. *from: the variable that decides; NULL: the machine. */
-int devices_count_amd(const char *root, char *const *env, const char **from);
+/* The devices in the order in which a worker counts them; free() them. root: "" or a folder that stands for /; known: the
+ * drivers' answer; NULL: not asked. wish: GPU_VENDORS for any vendor, as CUDA, HIP and PyTorch's "gpu" and "xpu". said:
+ * sentences about lists that do not make sense and about several vendors, a line each; NULL: nobody reads them. */
+struct devices *devices_find(const char *root, char *const *env, const struct gpus *known, enum gpu_vendor wish,
+                             struct buf *said);
+/* Facts about a device; NULL: none. */
+const struct gpu *devices_gpu(const struct gpus *g, const struct device *d);
 
-/* CUDA_VISIBLE_DEVICES of the worker with this local rank under --virtual-local-rank: the i-th entry of the inherited
- * list, without blanks, or i without a list. False (and ""): the list is shorter, or the entry is too long. */
-bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]);
+/* RDZV_DEVICES_ROOT, for tests, or "". */
+const char *devices_root(char *const *env);
+bool devices_are_composite(char *const *env); /* ZE_FLAT_DEVICE_HIERARCHY */
 
-/* Whether CUDA_VISIBLE_DEVICES names devices for this job. */
+/* Variables that let a worker see only some devices. */
+enum device_list { DEVICE_LIST_CUDA, DEVICE_LIST_HIP, DEVICE_LIST_ZE, DEVICE_LIST_SELECTOR, DEVICE_LIST_COUNT };
+extern const char *const device_list_names[DEVICE_LIST_COUNT];
+
+/* Their values so that a worker sees only these entries of a vendor's list; NULL: stays as it is in env. */
+struct device_lists {
+  const char *v[DEVICE_LIST_COUNT];
+};
+struct device_lists devices_show(enum gpu_vendor vendor, const char *entries, char *const *env);
+
+/* Whether a variable names devices for this job. */
 bool devices_are_named(char *const *env);
 
 /* For a verdict: "2, GPU-8f2c...", as far as known. */
 void devices_name(const struct device *d, struct buf *out);
 
-/* CUDA_VISIBLE_DEVICES with only the good ones of v[0..n), as devices_list returned them for env. */
-void devices_narrow(char *const *env, const struct device *v, int n, const bool *good, struct buf *out);
+/* The entries of only the good ones of d, for devices_show. */
+void devices_narrow(const struct devices *d, const bool *good, struct buf *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and judges the answer of rdzv-devices.
+/* Writes, reads and judges the answer of rdzv-devices.
  *
  * The answer comes from a process with a vendor's library inside, so it is not trusted: texts are cut, numbers are
  * bounded, and a wrong description counts as a missing one.
@@ -22,6 +22,67 @@
 
 static const int64_t NUMBER_MAX = INT64_C(1) << 40;
 
+static const char *const vendors[GPU_VENDORS] = {"nvidia", "amd", "intel"};
+
+struct gpu *gpus_add(struct gpus *g) {
+  if (g->n == GPUS_MAX) return NULL;
+  g->v = xrealloc(g->v, (size_t)(g->n + 1) * sizeof *g->v);
+  g->v[g->n] = (struct gpu){.parts = 1};
+  return &g->v[g->n++];
+}
+
+/* Writing. --------------------------------------------------------------------------------------------------------- */
+
+static void set_text(json_t *o, const char *key, const char *text) {
+  if (text[0]) json_object_set_new(o, key, json_string(text)); /* text that is not UTF-8 is omitted */
+}
+
+static void set_number(json_t *o, const char *key, int64_t v) {
+  if (v) json_object_set_new(o, key, json_integer(v));
+}
+
+void gpus_print(const struct gpus *g, struct buf *out) {
+  json_t *answer = json_object(), *list = json_array();
+  json_object_set_new(answer, "devices", list);
+  for (int i = 0; i < g->n; i++) {
+    const struct gpu *gpu = &g->v[i];
+    json_t *o = json_object(), *processes = json_array();
+    json_array_append_new(list, o);
+    set_text(o, "vendor", vendors[gpu->vendor]);
+    set_text(o, "uuid", gpu->uuid);
+    set_text(o, "pci", gpu->pci);
+    set_number(o, "part", gpu->part);
+    set_number(o, "parts", gpu->parts > 1 ? gpu->parts : 0);
+    set_text(o, "name", gpu->name);
+    set_number(o, "total_mib", gpu->total_mib);
+    json_object_set_new(o, "used_mib", json_integer(gpu->used_mib));
+    set_text(o, "error", gpu->error);
+    if (gpu->mig) {
+      json_t *migs = json_array();
+      for (int k = 0; k < gpu->n_migs; k++) json_array_append_new(migs, json_string(gpu->migs[k]));
+      json_object_set_new(o, "mig", migs);
+    }
+    json_object_set_new(o, "processes", processes);
+    for (int k = 0; k < gpu->n_processes; k++) {
+      const struct gpu_process *p = &gpu->processes[k];
+      json_t *one = json_object();
+      json_array_append_new(processes, one);
+      set_number(one, "pid", p->pid);
+      set_number(one, "mib", p->mib);
+      if (p->gone) json_object_set_new(one, "gone", json_true());
+      set_text(one, "user", p->user);
+      set_text(one, "command", p->command);
+      set_text(one, "job", p->job);
+      set_number(one, "round", p->round);
+    }
+    set_number(o, "more", gpu->more);
+  }
+  json_print(out, answer);
+  json_decref(answer);
+}
+
+/* Reading. --------------------------------------------------------------------------------------------------------- */
+
 static void get_text(const json_t *o, const char *key, char *out, size_t size) {
   const char *text = json_string_value(json_object_get(o, key));
   snprintf(out, size, "%s", text ? text : "");
@@ -42,6 +103,13 @@ static void read_gpu(const json_t *o, struct gpu *gpu) {
   if (strspn(gpu->pci, "0") >= 4 && strcspn(gpu->pci, ":") == 8)
     memmove(gpu->pci, gpu->pci + 4, strlen(gpu->pci + 4) + 1);
   for (char *p = gpu->pci; *p; p++) *p = (char)tolower((unsigned char)*p);
+  const char *vendor = json_string_value(json_object_get(o, "vendor"));
+  for (int i = 0; vendor && i < GPU_VENDORS; i++)
+    if (strcmp(vendor, vendors[i]) == 0) gpu->vendor = (enum gpu_vendor)i;
+  gpu->part = (int)(get_number(o, "part") & 0x1f);
+  gpu->parts = (int)(get_number(o, "parts") & 0x1f);
+  if (!gpu->parts) gpu->parts = 1;
+  gpu->total_mib = get_number(o, "total_mib");
   gpu->used_mib = get_number(o, "used_mib");
   gpu->more = get_number(o, "more");
   gpu->mig = json_is_array(migs);

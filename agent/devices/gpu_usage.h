@@ -2,7 +2,7 @@
 #ifndef AGENT_DEVICES_GPU_USAGE_H
 #define AGENT_DEVICES_GPU_USAGE_H
 
-/* The answer of rdzv-devices: GPUs with their memory and processes, and sentences about them. Pure. */
+/* GPUs with their memory and processes, whoever made them, the answer of rdzv-devices, and sentences about them. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +21,8 @@ enum {
   GPU_BUSY_UNSEEN_MIB = 1024, /* in use although no process is visible (another container) */
 };
 
+enum gpu_vendor { GPU_NVIDIA, GPU_AMD, GPU_INTEL, GPU_VENDORS };
+
 struct gpu_process {
   int64_t pid, mib;           /* mib: 0 if unknown */
   bool gone;                  /* no such process here, or a zombie */
@@ -30,11 +32,13 @@ struct gpu_process {
 };
 
 struct gpu {
+  enum gpu_vendor vendor;
+  int part, parts; /* its first tile or partition on that PCI device, and how many tiles it has */
   char uuid[GPU_TEXT_MAX], name[GPU_TEXT_MAX]; /* "": not known */
   char pci[GPU_TEXT_MAX];                      /* "0000:65:00.0", as in /sys/bus/pci/devices */
   char error[GPU_TEXT_MAX];                    /* why it fails; "": it works */
-  int64_t used_mib;
-  bool mig; /* cut into parts, which have their own UUIDs */
+  int64_t total_mib, used_mib;                 /* 0: not known */
+  bool mig;                                    /* cut into parts, which have their own UUIDs, or is such a part */
   int n_migs, n_processes;
   int64_t more; /* processes beyond those reported */
   char migs[GPU_MIGS_MAX][GPU_TEXT_MAX];
@@ -42,10 +46,15 @@ struct gpu {
 };
 
 struct gpus {
-  int n;         /* in nvidia-smi's order */
+  int n;         /* by vendor, then in the order of the vendor's own tool */
   struct gpu *v; /* NULL where n is 0 */
 };
 
+/* A new one at the end, zeroed; NULL: there are GPUS_MAX. */
+struct gpu *gpus_add(struct gpus *g);
+
+/* Appends the answer as JSON. */
+void gpus_print(const struct gpus *g, struct buf *out);
 /* Parses an answer. -ENOENT: no library or driver, which is not an error; -EIO: the library failed; -EINVAL: not an
  * answer. With a sentence each; *g is then empty. */
 int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e);

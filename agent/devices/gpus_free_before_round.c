@@ -62,17 +62,21 @@ struct device_watch {
 static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
 
 static void list_devices(struct device_watch *w) {
-  w->n = devices_list("", w->o.env, w->before.n ? &w->before : NULL, w->v);
-  w->n = (uint32_t)w->n > w->o.first ? w->n - (int)w->o.first : 0;
-  if ((uint32_t)w->n > w->o.workers) w->n = (int)w->o.workers;
-  if (w->o.first) memmove(w->v, w->v + w->o.first, (size_t)w->n * sizeof(*w->v));
+  struct devices *d = devices_find(devices_root(w->o.env), w->o.env, w->before.n ? &w->before : NULL, w->o.wish, NULL);
+  int first = (int)w->o.first < d->n ? (int)w->o.first : d->n;
+  w->n = d->n - first < (int)w->o.workers ? d->n - first : (int)w->o.workers;
+  for (int i = 0; i < w->n; i++) {
+    w->v[i] = d->v[first + i];
+    if (!d->unordered) continue;
+    w->v[i].known = false;
+    w->v[i].uuid[0] = w->v[i].pci[0] = '\0';
+  }
+  free(d);
 }
 
 /* The driver's view of local rank i's device; NULL: none. */
 static const struct gpu *gpu_of_rank(const struct device_watch *w, const struct gpus *g, int i) {
-  const struct device *d = &w->v[i];
-  int at = g->n == 0 ? -1 : d->uuid[0] ? gpus_find(g, d->uuid) : d->known ? d->index : -1;
-  return at >= 0 && at < g->n ? &g->v[at] : NULL;
+  return devices_gpu(g, &w->v[i]);
 }
 
 static void put_device(const struct device_watch *w, int i, struct buf *out) {

@@ -17,10 +17,11 @@ struct device_watch_options {
   const char *job;  /* its name */
   uint32_t workers; /* at most */
   uint32_t first;   /* the index of local rank 0's device among the visible ones: those before it are other agents' */
-  uint32_t timeout_ms; /* for an answer of the GPU driver, and for devices to become free; 0: no check */
-  bool certain;        /* the job uses devices; else it may not use those that the machine has */
-  bool asked;          /* the GPU driver was asked already: */
-  struct gpus *before; /* its answer; taken over, may be empty */
+  uint32_t timeout_ms;  /* for an answer of the GPU driver, and for devices to become free; 0: no check */
+  enum gpu_vendor wish; /* of devices_find */
+  bool certain;         /* the job uses devices; else it may not use those that the machine has */
+  bool asked;           /* the GPU driver was asked already: */
+  struct gpus *before;  /* its answer; taken over, may be empty */
   void (*on_free)(void *ctx);
   void (*on_held)(void *ctx, uint32_t local_rank, const char *text);
   void *ctx;

@@ -21,14 +21,13 @@
 
 #include "agent/devices/numa.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/devices/devices.h"
+#include "agent/devices/scan.h"
 #include "common/mem.h"
 
-enum { NODES_KNOWN_MAX = 1024, FILE_MAX = 65536, NOWHERE = -1 };
+enum { NODES_KNOWN_MAX = 1024, NOWHERE = -1 };
 
 struct node {
   int number;
@@ -107,34 +106,11 @@ void cpus_format(const struct cpus *c, struct buf *out) {
 
 /* Reading /sys. ---------------------------------------------------------------------------------------------------- */
 
-/* The text of a file, until the next call; NULL: unreadable. */
-static const char *read_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static const char *read_text(const char *fmt, ...) {
-  static char text[FILE_MAX];
-  va_list ap;
-  va_start(ap, fmt);
-  char *path = xvasprintf(fmt, ap);
-  va_end(ap);
-  FILE *f = fopen(path, "re");
-  size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
-  text[n] = '\0';
-  if (f) fclose(f);
-  free(path);
-  return f ? text : NULL;
-}
-
-/* `text`: of read_text. */
-static bool to_number(const char *text, long *v) {
-  char *end = NULL;
-  if (text) *v = strtol(text, &end, 10);
-  return text && end != text;
-}
-
 #define CPU_DIR "%s/sys/devices/system/cpu/cpu%u/"
 
 /* The CPUs of the core of `cpu`. */
 static void core_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
-  const char *list = read_text(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
+  const char *list = scan_text(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
   if (!list || !cpus_parse(list, c)) memset(c, 0, sizeof(*c));
   cpus_add(c, cpu);
 }
@@ -144,10 +120,10 @@ static void cache_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
   long highest = -1, level;
   memset(c, 0, sizeof(*c));
   for (int i = 0; i < 16; i++) {
-    const char *type = read_text(CPU_DIR "cache/index%d/type", p->root, cpu, i);
+    const char *type = scan_text(CPU_DIR "cache/index%d/type", p->root, cpu, i);
     if (!type || (strncmp(type, "Unified", 7) != 0 && strncmp(type, "Data", 4) != 0)) continue;
-    if (!to_number(read_text(CPU_DIR "cache/index%d/level", p->root, cpu, i), &level) || level <= highest) continue;
-    const char *list = read_text(CPU_DIR "cache/index%d/shared_cpu_list", p->root, cpu, i);
+    if (!scan_number(scan_text(CPU_DIR "cache/index%d/level", p->root, cpu, i), &level) || level <= highest) continue;
+    const char *list = scan_text(CPU_DIR "cache/index%d/shared_cpu_list", p->root, cpu, i);
     if (list && cpus_parse(list, c)) highest = level;
   }
   cpus_add(c, cpu);
@@ -155,13 +131,13 @@ static void cache_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
 
 static long socket_of(const struct plan *p, uint32_t cpu) {
   long package;
-  return to_number(read_text(CPU_DIR "topology/physical_package_id", p->root, cpu), &package) ? package : 0;
+  return scan_number(scan_text(CPU_DIR "topology/physical_package_id", p->root, cpu), &package) ? package : 0;
 }
 
 /* The nodes; a single one with all CPUs if the kernel has none. */
 static void find_nodes(struct plan *p) {
   struct cpus online;
-  const char *list = read_text("%s/sys/devices/system/node/online", p->root);
+  const char *list = scan_text("%s/sys/devices/system/node/online", p->root);
   p->nodes = xcalloc(NODES_KNOWN_MAX, sizeof(*p->nodes));
   if (!list || !cpus_parse(list, &online)) {
     p->nodes[p->n_nodes++].cpus = *p->allowed;
@@ -171,7 +147,7 @@ static void find_nodes(struct plan *p) {
     if (!cpus_has(&online, i)) continue;
     struct node *node = &p->nodes[p->n_nodes++];
     node->number = (int)i;
-    list = read_text("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
+    list = scan_text("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
     if (!list || !cpus_parse(list, &node->cpus)) memset(&node->cpus, 0, sizeof(node->cpus));
     cpus_intersect(&node->cpus, p->allowed);
   }
@@ -183,17 +159,16 @@ static void find_nodes(struct plan *p) {
 static bool node_of_gpu(const struct plan *p, const struct device *d, int *index) {
   long number;
   if (!d->pci[0]) return false;
-  bool known = to_number(read_text("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci), &number);
+  bool known = scan_number(scan_text("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci), &number);
   if (known) *index = NOWHERE;
   for (int i = 0; known && i < p->n_nodes; i++)
     if (p->nodes[i].number == (number < 0 ? 0 : number)) *index = i;
   return known;
 }
 
-static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots *s, struct buf *why) {
-  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = devices_list(p->root, env, NULL, v);
-  bool known = true;
+static bool go_by_gpus(struct plan *p, const struct devices *d, const struct numa_slots *s, struct buf *why) {
+  int n = d->n;
+  bool known = !d->unordered;
   if (n == 0)
     buf_puts(why, "no GPU is visible");
   else if ((uint32_t)n < s->first + s->workers)
@@ -201,10 +176,9 @@ static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots
   else {
     p->n_slots = (uint32_t)n;
     p->node_of = xcalloc(p->n_slots, sizeof(*p->node_of));
-    for (int i = 0; i < n && known; i++) known = node_of_gpu(p, &v[i], &p->node_of[i]);
+    for (int i = 0; i < n && known; i++) known = node_of_gpu(p, &d->v[i], &p->node_of[i]);
     if (!known) buf_puts(why, "the location of the GPUs is unknown");
   }
-  free(v);
   if (why->len == 0) return true;
   free(p->node_of);
   p->node_of = NULL;
@@ -298,15 +272,15 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
   free(g.v);
 }
 
-void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
-               const struct numa_slots *s, struct buf *info, struct buf *trouble) {
+void numa_plan(struct numa *out, const char *root, const struct devices *devices, enum numa_binding how,
+               const struct cpus *allowed, const struct numa_slots *s, struct buf *info, struct buf *trouble) {
   struct plan p = {.root = root, .allowed = allowed, .trouble = trouble, .first = s->first};
   struct buf why = BUF_INIT;
   *out = (struct numa){.v = NULL};
   if (how == NUMA_NONE || s->workers == 0) return;
   *out = (struct numa){.v = xcalloc(s->workers, sizeof(*out->v)), .n = s->workers};
   find_nodes(&p);
-  if (!go_by_gpus(&p, env, s, &why)) spread_slots(&p, s, buf_text(&why), info);
+  if (!go_by_gpus(&p, devices, s, &why)) spread_slots(&p, s, buf_text(&why), info);
   for (int i = 0; i < p.n_nodes; i++)
     if (cpus_first(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
   uint32_t first = out->n, n = 0;

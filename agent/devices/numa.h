@@ -2,12 +2,12 @@
 #ifndef AGENT_DEVICES_NUMA_H
 #define AGENT_DEVICES_NUMA_H
 
-/* --numa-binding: the CPUs of each worker of this node. Pure: a root folder (for /sys) and an environment are
- * parameters. */
+/* --numa-binding: the CPUs of each worker of this node. Pure: a root folder (for /sys) and the devices are parameters. */
 
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "agent/devices/devices.h"
 #include "agent/options/options.h"
 #include "common/buf.h"
 
@@ -37,8 +37,8 @@ struct numa_slots {
 
 /* `allowed`: the CPUs of this process, the only ones that workers get. `info` and `trouble` get sentences, a line
  * each: `info` where workers run that have no GPU to follow, `trouble` why some workers are not bound. */
-void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
-               const struct numa_slots *slots, struct buf *info, struct buf *trouble);
+void numa_plan(struct numa *out, const char *root, const struct devices *devices, enum numa_binding how,
+               const struct cpus *allowed, const struct numa_slots *slots, struct buf *info, struct buf *trouble);
 void numa_finish(struct numa *n);
 
 #endif

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdzv-devices: this machine's GPUs as NVIDIA's driver reports them, as one JSON object on stdout.
+/* rdzv-devices: this machine's GPUs as their drivers report them, as one JSON object on stdout: NVIDIA's by NVML, AMD's
+ * and Intel's by the kernel's files (scan.c).
  *
  * The agent runs it with a deadline, because these calls have none: a GPU that fell off its bus, or a driver that is
  * loading, can hold a caller in the kernel for minutes, where not even SIGKILL reaches it. Then this process hangs,
  * not the agent. For the same reason this process reads /proc for the holder of a device. By hand: rdzv-devices |
  * python3 -m json.tool.
  *
- *   {"devices": [{"uuid": "GPU-...", "pci": "00000000:65:00.0", "name": "NVIDIA H200", "total_mib": 143771,
- *                 "used_mib": 0, "mig": ["MIG-...", ...], "error": "GPU is lost",
+ *   {"devices": [{"vendor": "nvidia", "uuid": "GPU-...", "pci": "00000000:65:00.0", "part": 1, "parts": 2,
+ *                 "name": "NVIDIA H200", "total_mib": 143771, "used_mib": 0, "mig": ["MIG-...", ...],
+ *                 "error": "GPU is lost",
  *                 "processes": [{"pid": 4711, "mib": 30512, "gone": false, "user": "ada", "command": "python train.py",
  *                                "job": "1234", "round": 2}], "more": 0}]}
  *
- * in the order of nvidia-smi. Unknown values are omitted. `error` of a device: it does not answer, or is broken. No
- * library or driver: {"missing": "why"}; the library fails as a whole: {"error": "why"}; both exit with 0. A device
- * lists at most GPU_PROCESSES_MAX processes; `more` counts the rest.
+ * by vendor, in the order of its own tool. Unknown values are omitted. `error` of a device: it does not answer, or is
+ * broken. No library or driver, and no other GPU: {"missing": "why"}; the library fails as a whole: {"error": "why"};
+ * both exit with 0. A device lists at most GPU_PROCESSES_MAX processes; `more` counts the rest.
  *
- * RDZV_NVML_LIBRARY names another library, for tests. The process dies with its parent. */
+ * RDZV_NVML_LIBRARY names another library, and RDZV_DEVICES_ROOT a folder with another /sys, for tests. The process dies
+ * with its parent. */
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,23 +29,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include "agent/devices/gpu_usage.h"
-#include "agent/devices/process_description.h"
+#include "agent/devices/devices.h"
 #include "agent/devices/nvml.h"
+#include "agent/devices/process_description.h"
+#include "agent/devices/scan.h"
 #include "common/err.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
 
 enum { PROCESSES_ASKED = 256 };
 static const unsigned long long MIB = 1 << 20;
-
-static void set_text(json_t *o, const char *key, const char *text) {
-  if (text && text[0]) json_object_set_new(o, key, json_string(text)); /* text that is not UTF-8 is omitted */
-}
-
-static void set_number(json_t *o, const char *key, unsigned long long v) {
-  json_object_set_new(o, key, json_integer((json_int_t)v));
-}
 
 /* The library. ----------------------------------------------------------------------------------------------------- */
 
@@ -74,36 +70,24 @@ static int open_library(struct nvml *n, const char *name, struct err *e) {
   return 0;
 }
 
-/* Processes. ------------------------------------------------------------------------------------------------------- */
+/* Devices. --------------------------------------------------------------------------------------------------------- */
 
-static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+static void read_processes(const struct nvml *n, nvmlDevice_t d, struct gpu *gpu) {
   static nvmlProcessInfo_v2_t v[PROCESSES_ASKED];
   unsigned count = PROCESSES_ASKED;
   nvmlReturn_t rc = n->processes_v3 ? n->processes_v3(d, &count, v) : NVML_ERROR_NOT_SUPPORTED;
   /* INSUFFICIENT_SIZE: there are more than can be shown. */
   if (rc != NVML_SUCCESS && rc != NVML_ERROR_INSUFFICIENT_SIZE) count = 0;
   if (count > PROCESSES_ASKED) count = PROCESSES_ASKED;
-  json_t *list = json_array();
   for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++) {
-    struct process_description who;
-    json_t *o = json_object();
-    process_description_read(&who, "/proc", (pid_t)v[i].pid);
-    set_number(o, "pid", v[i].pid);
-    if (v[i].usedGpuMemory != NVML_NOT_AVAILABLE) set_number(o, "mib", v[i].usedGpuMemory / MIB);
-    if (who.gone) json_object_set_new(o, "gone", json_true());
-    set_text(o, "user", who.user);
-    set_text(o, "command", who.command);
-    set_text(o, "job", who.job);
-    if (who.round > 0) set_number(o, "round", (unsigned long long)who.round);
-    json_array_append_new(list, o);
+    bool known = v[i].usedGpuMemory != NVML_NOT_AVAILABLE;
+    gpu->processes[gpu->n_processes++] =
+        (struct gpu_process){.pid = v[i].pid, .mib = known ? (int64_t)(v[i].usedGpuMemory / MIB) : 0};
   }
-  json_object_set_new(device, "processes", list);
-  if (count > GPU_PROCESSES_MAX) set_number(device, "more", count - GPU_PROCESSES_MAX);
+  gpu->more = count - (unsigned)gpu->n_processes;
 }
 
-/* Devices. --------------------------------------------------------------------------------------------------------- */
-
-static nvmlReturn_t put_memory(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+static nvmlReturn_t read_memory(const struct nvml *n, nvmlDevice_t d, struct gpu *gpu) {
   nvmlMemory_v2_t v2 = {.version = NVML_MEMORY_V2};
   nvmlMemory_t v1 = {0};
   nvmlReturn_t rc = n->memory_v2 ? n->memory_v2(d, &v2) : NVML_ERROR_NOT_SUPPORTED;
@@ -113,87 +97,98 @@ static nvmlReturn_t put_memory(const struct nvml *n, nvmlDevice_t d, json_t *dev
     v2.used = v1.used;
   }
   if (rc != NVML_SUCCESS) return rc == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : rc;
-  set_number(device, "total_mib", v2.total / MIB);
-  set_number(device, "used_mib", v2.used / MIB);
+  gpu->total_mib = (int64_t)(v2.total / MIB);
+  gpu->used_mib = (int64_t)(v2.used / MIB);
   return NVML_SUCCESS;
 }
 
-static void put_migs(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+static void read_migs(const struct nvml *n, nvmlDevice_t d, struct gpu *gpu) {
   unsigned now = 0, pending = 0, max = 0;
   if (!n->mig_mode || !n->mig_max || !n->mig || n->mig_mode(d, &now, &pending) != NVML_SUCCESS || !now) return;
-  json_t *list = json_array();
-  json_object_set_new(device, "mig", list);
+  gpu->mig = true;
   if (n->mig_max(d, &max) != NVML_SUCCESS) return;
-  for (unsigned i = 0; i < max && i < GPU_MIGS_MAX; i++) {
+  for (unsigned i = 0; i < max && gpu->n_migs < GPU_MIGS_MAX; i++) {
     nvmlDevice_t part;
-    char uuid[NVML_TEXT_MAX] = "";
-    if (n->mig(d, i, &part) != NVML_SUCCESS || n->uuid(part, uuid, sizeof uuid) != NVML_SUCCESS) continue;
-    json_array_append_new(list, json_string(uuid));
+    if (n->mig(d, i, &part) == NVML_SUCCESS && n->uuid(part, gpu->migs[gpu->n_migs], NVML_TEXT_MAX) == NVML_SUCCESS)
+      gpu->n_migs++;
   }
 }
 
-/* NULL: a device outside of our container or cgroup, which CUDA does not use either. */
-static json_t *describe_device(const struct nvml *n, unsigned i) {
+static void read_device(const struct nvml *n, unsigned i, struct gpus *g) {
   nvmlDevice_t d = NULL;
-  char text[NVML_TEXT_MAX] = "";
   nvmlReturn_t rc = n->handle(i, &d);
-  if (rc == NVML_ERROR_NO_PERMISSION) return NULL;
-  json_t *o = json_object();
+  if (rc == NVML_ERROR_NO_PERMISSION) return; /* outside of our container or cgroup: CUDA does not use it either */
+  struct gpu *gpu = gpus_add(g);
+  if (!gpu) return;
   if (rc == NVML_SUCCESS) {
-    if (n->uuid(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "uuid", text);
-    if (n->name(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "name", text);
+    if (n->uuid(d, gpu->uuid, NVML_TEXT_MAX) != NVML_SUCCESS) gpu->uuid[0] = '\0';
+    if (n->name(d, gpu->name, NVML_TEXT_MAX) != NVML_SUCCESS) gpu->name[0] = '\0';
     nvmlPciInfo_t pci = {.busId = ""};
-    if (n->pci && n->pci(d, &pci) == NVML_SUCCESS) {
-      pci.busId[sizeof pci.busId - 1] = '\0';
-      set_text(o, "pci", pci.busId);
-    }
-    rc = put_memory(n, d, o);
+    if (n->pci && n->pci(d, &pci) == NVML_SUCCESS)
+      snprintf(gpu->pci, sizeof gpu->pci, "%.*s", (int)sizeof pci.busId - 1, pci.busId);
+    rc = read_memory(n, d, gpu);
   }
   if (rc != NVML_SUCCESS) {
-    set_text(o, "error", n->error(rc));
-    return o;
+    snprintf(gpu->error, sizeof gpu->error, "%s", n->error(rc));
+    return;
   }
   unsigned corrected, uncorrected, pending = 0, failed = 0;
   if (n->remapped && n->remapped(d, &corrected, &uncorrected, &pending, &failed) == NVML_SUCCESS && failed)
-    set_text(o, "error", "its memory is damaged and can no longer be repaired (row remapping failed)");
-  put_migs(n, d, o);
-  put_processes(n, d, o);
-  return o;
+    snprintf(gpu->error, sizeof gpu->error,
+             "its memory is damaged and can no longer be repaired (row remapping failed)");
+  read_migs(n, d, gpu);
+  read_processes(n, d, gpu);
 }
 
-static json_t *answer(void) {
+/* -ENOENT: there is no library or driver; -EIO: it fails. */
+static int read_nvidia(struct gpus *g, struct err *e) {
   struct nvml n;
-  struct err e = ERR_INIT;
   const char *other = getenv("RDZV_NVML_LIBRARY");
-  json_t *o = json_object();
-  int rc = open_library(&n, other && *other ? other : "libnvidia-ml.so.1", &e);
-  if (rc) {
-    set_text(o, rc == -ENOENT ? "missing" : "error", e.text);
-    return o;
-  }
+  int rc = open_library(&n, other && *other ? other : "libnvidia-ml.so.1", e);
+  if (rc) return rc;
   unsigned count = 0;
   nvmlReturn_t status = n.init();
   bool begun = status == NVML_SUCCESS;
   if (begun) status = n.count(&count);
-  if (status == NVML_SUCCESS) {
-    json_t *list = json_array();
-    json_object_set_new(o, "devices", list);
-    for (unsigned i = 0; i < count && i < GPUS_MAX; i++) {
-      json_t *device = describe_device(&n, i);
-      if (device) json_array_append_new(list, device);
-    }
-  } else {
-    set_text(o, status == NVML_ERROR_DRIVER_NOT_LOADED ? "missing" : "error", n.error(status));
-  }
+  for (unsigned i = 0; status == NVML_SUCCESS && i < count; i++) read_device(&n, i, g);
+  if (status != NVML_SUCCESS)
+    rc = err_set(e, status == NVML_ERROR_DRIVER_NOT_LOADED ? -ENOENT : -EIO, "%s", n.error(status));
   if (begun) n.shutdown();
-  return o;
+  return rc;
+}
+
+static void put_answer(struct buf *out) {
+  struct gpus g = {0};
+  struct err e = ERR_INIT;
+  int rc = read_nvidia(&g, &e);
+  scan_gpus_in_use(&g, devices_root(environ), devices_are_composite(environ));
+  for (int i = 0; i < g.n; i++)
+    for (int k = 0; k < g.v[i].n_processes; k++) {
+      struct gpu_process *p = &g.v[i].processes[k];
+      struct process_description who;
+      process_description_read(&who, "/proc", (pid_t)p->pid);
+      p->gone = who.gone;
+      p->round = who.round;
+      memcpy(p->user, who.user, sizeof p->user);
+      memcpy(p->command, who.command, sizeof p->command);
+      memcpy(p->job, who.job, sizeof p->job);
+    }
+  if (rc == 0 || (rc == -ENOENT && g.n)) {
+    gpus_print(&g, out);
+  } else {
+    json_t *o = json_object();
+    json_object_set_new(o, rc == -ENOENT ? "missing" : "error", json_string(e.text));
+    json_print(out, o);
+    json_decref(o);
+  }
+  gpus_finish(&g);
 }
 
 static const char help[] =
     "usage: rdzv-devices\n\n"
-    "Prints this machine's NVIDIA GPUs, their memory and the processes that use them, as one JSON object.\n"
+    "Prints this machine's GPUs, their memory and the processes that use them, as one JSON object.\n"
     "rdzv-agent runs it. By hand: rdzv-devices | python3 -m json.tool. A driver that hangs, hangs this program.\n"
-    "RDZV_NVML_LIBRARY names another libnvidia-ml.so.1.\n";
+    "RDZV_NVML_LIBRARY names another libnvidia-ml.so.1, RDZV_DEVICES_ROOT a folder that stands for /.\n";
 
 int main(int argc, char **argv) {
   if (argc > 1) {
@@ -202,12 +197,10 @@ int main(int argc, char **argv) {
     return asked ? fputs(help, stdout) < 0 : EXIT_CODE_USAGE;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  json_t *o = answer();
   struct buf text = BUF_INIT;
-  json_print(&text, o);
+  put_answer(&text);
   buf_putc(&text, '\n');
   bool written = fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0;
   buf_finish(&text);
-  json_decref(o);
   return written ? 0 : 1;
 }

@@ -261,8 +261,13 @@ static void make_settings(struct launch *l, const struct wish *w) {
 /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
  * distinguished, so a line is logged. */
 static void leave_devices(struct launch *l, char **env) {
-  static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=",
-                                                            "ROCR_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", own};
+  static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=",
+                                                            "NVIDIA_VISIBLE_DEVICES=",
+                                                            "ROCR_VISIBLE_DEVICES=",
+                                                            "HIP_VISIBLE_DEVICES=",
+                                                            "GPU_DEVICE_ORDINAL=",
+                                                            "ZE_AFFINITY_MASK=",
+                                                            own};
   struct buf kept = BUF_INIT;
   size_t k = 0;
   for (size_t i = 0; env[i]; i++) {

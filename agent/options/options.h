@@ -30,6 +30,7 @@ enum {
   OPTIONS_NPROC_CPU = 0,   /* --nproc cpu: one per CPU that this process may use */
   OPTIONS_NPROC_GPU = -1,  /* gpu: one per GPU; without GPUs an error */
   OPTIONS_NPROC_AUTO = -2, /* auto: as gpu if there are GPUs, else as cpu */
+  OPTIONS_NPROC_XPU = -4,  /* xpu: one per GPU of Intel; without one an error */
   OPTIONS_NPROC_SEEN = -3, /* not given under a scheduler: as gpu if there are GPUs, else 1 */
 };
 

@@ -62,14 +62,13 @@ int option_hosts(const char *text, void *field, struct err *e) {
 }
 
 int option_nproc(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {"cpu", "gpu", "auto"};
-  static const int64_t values[] = {OPTIONS_NPROC_CPU, OPTIONS_NPROC_GPU, OPTIONS_NPROC_AUTO};
+  static const char *const names[] = {"cpu", "gpu", "xpu", "auto"};
+  static const int64_t values[] = {OPTIONS_NPROC_CPU, OPTIONS_NPROC_GPU, OPTIONS_NPROC_XPU, OPTIONS_NPROC_AUTO};
   int64_t *n = field;
-  int which = read_word(text, names, 3, "", NULL);
+  int which = read_word(text, names, 4, "", NULL);
   if (which >= 0) return *n = values[which], 0;
-  if (strcmp(text, "xpu") == 0) return err_set(e, -EINVAL, "XPUs cannot be counted: give the number of workers");
   if (parse_int(text, 1, WORKERS_MAX, n, NULL) == 0) return 0;
-  return err_set(e, -EINVAL, "write the number of workers, from 1 to %d, or cpu, gpu or auto", WORKERS_MAX);
+  return err_set(e, -EINVAL, "write the number of workers, from 1 to %d, or cpu, gpu, xpu or auto", WORKERS_MAX);
 }
 
 int option_endpoint(const char *text, void *field, struct err *e) {

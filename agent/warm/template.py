@@ -35,7 +35,7 @@ PATIENCE_S = 5.0  # of a worker that waits for the guard
 # Variables that differ from worker to worker or from round to round. A module that reads one at import would keep another worker's value.
 PER_WORKER = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
               "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
-              "NVIDIA_VISIBLE_DEVICES", "NCCL_COMM_ID", "NCCL_HOSTID", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
+              "ONEAPI_DEVICE_SELECTOR", "NVIDIA_VISIBLE_DEVICES", "NCCL_COMM_ID", "NCCL_HOSTID", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 PER_WORKER_PREFIXES = ("RDZV_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PET_")
 # Read by libraries when they are loaded, where nobody can watch.
 READ_BY_LIBRARIES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "MALLOC_", "GLIBC_", "LD_", "PYTHON", "LC_", "LANG", "TZ", "LANGUAGE")

@@ -29,7 +29,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/devices/devices.h"
 #include "common/mem.h"
 
 /* INT and STR are set (a NULL is not: the inherited value stays); SPARE gives way to what is inherited; MPI as above;
@@ -63,8 +62,12 @@
   SPARE("NCCL_RAS_ADDR", job->ras_addr,                                                                                \
         "where NCCL answers questions about a hang: a port of this agent alone, if it is not set already")             \
   SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")               \
-  STR("CUDA_VISIBLE_DEVICES", p->device,                                                                               \
-      "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device")                         \
+  STR("CUDA_VISIBLE_DEVICES", p->lists.v[DEVICE_LIST_CUDA],                                                            \
+      "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device, of NVIDIA or AMD")       \
+  STR("HIP_VISIBLE_DEVICES", p->lists.v[DEVICE_LIST_HIP], "the same on GPUs of AMD")                                   \
+  STR("ZE_AFFINITY_MASK", p->lists.v[DEVICE_LIST_ZE], "the same on GPUs of Intel")                                     \
+  STR("ONEAPI_DEVICE_SELECTOR", p->lists.v[DEVICE_LIST_SELECTOR],                                                      \
+      "`level_zero:gpu` if `ZE_AFFINITY_MASK` is set here and the inherited value has numbers")                        \
   INT("RDZV_ROUND", start->round, "the round, from 1; it also counts when nodes came or went")                         \
   INT("RDZV_RESTART_COUNT", start->restarts_used, "as `TORCHELASTIC_RESTART_COUNT`")                                   \
   STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                          \
@@ -114,7 +117,8 @@ static const char *const fleeting[] = {"_", "OLDPWD", "SHLVL", "TMUX_PANE", "WIN
 struct numbers {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: among the workers of its agent */
   int64_t node_rank, local_world;     /* node_rank: among the workers of the host, whichever devices the worker sees */
-  const char *threads, *device, *signals;
+  const char *threads, *signals;
+  struct device_lists lists;
 };
 
 static bool has_name(const char *variable, const char *name, size_t n) {
@@ -166,14 +170,7 @@ static void put_list(struct own *own, char *const *base, const struct start *sta
 
 char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank) {
   struct buf signals = BUF_INIT;
-  char device[DEVICE_ID_MAX] = "";
   env_signal_names(job->signals, &signals);
-  /* The one device that this worker is to see; else all, as inherited. rdzv-trainers share them if they are more. */
-  bool narrow = job->virtual_local_rank || job->devices;
-  if (narrow) {
-    uint32_t own_rank = job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices;
-    devices_visible(base, (uint32_t)job->first + own_rank, device);
-  }
   struct numbers numbers = {
       .rank = start->rank_base + (int64_t)local_rank,
       .local_rank = job->virtual_local_rank ? 0 : job->first + (int64_t)local_rank,
@@ -181,9 +178,9 @@ char **env_create(char *const *base, const struct start *start, const struct env
       .node_rank = job->first + (int64_t)local_rank,
       .local_world = job->local_world ? job->local_world : job->workers,
       .threads = env_limits_threads(base, job->workers) ? "1" : NULL,
-      .device = narrow ? device : NULL,
       .signals = buf_text(&signals),
   };
+  if (job->alone) numbers.lists = devices_show(job->alone->vendor, job->alone->entry, base);
   size_t n = 0;
   while (base && base[n]) n++;
   struct own own = {.env = xcalloc(n + N_NAMES + 1, sizeof(*own.env))};
@@ -220,17 +217,6 @@ char **env_create_common(char *const *base, int64_t workers) {
 void env_destroy(char **env) {
   for (size_t i = 0; env && env[i]; i++) free(env[i]);
   free(env);
-}
-
-int env_check(char *const *base, const struct env_job *job, struct err *e) {
-  char device[DEVICE_ID_MAX];
-  int64_t n = 0;
-  while (job->virtual_local_rank && n < job->workers && devices_visible(base, (uint32_t)(job->first + n), device)) n++;
-  if (!job->virtual_local_rank || n == job->workers) return 0;
-  return err_set(e, -EINVAL,
-                 "--virtual-local-rank gives each of the %" PRId64
-                 " workers a device of its own, but CUDA_VISIBLE_DEVICES names only %" PRId64,
-                 job->workers + job->first, n + job->first);
 }
 
 bool env_limits_threads(char *const *base, int64_t workers) {

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "agent/devices/devices.h"
 #include "common/buf.h"
 #include "common/err.h"
 #include "proto/msg.h"
@@ -15,16 +16,16 @@ struct env_job {
   const char *socket; /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
   int64_t workers;    /* of this agent */
   int64_t first; /* the LOCAL_RANK of the first of them; not 0 where several agents of this host see the same devices */
-  int64_t local_world;     /* LOCAL_WORLD_SIZE: the workers of all those agents; 0: `workers` */
-  bool shares_host;        /* other agents of the job run on it */
-  int64_t max_restarts;    /* of the job */
-  const char *role;        /* ROLE_NAME; NULL: "default". */
-  const char *device_uuid; /* of this worker's device; NULL: not known */
-  const char *error_file;  /* of this worker; NULL: none */
-  const char *ras_addr;    /* NCCL_RAS_ADDR unless it is inherited; NULL: none */
-  bool worker_store;       /* rank 0 serves the store, not this agent */
-  bool virtual_local_rank; /* LOCAL_RANK is 0 for all; each sees only its own device */
-  int devices; /* number of devices, each worker sees only its own; 0: not rdzv-trainer. LOCAL_RANK is as usual */
+  int64_t local_world;        /* LOCAL_WORLD_SIZE: the workers of all those agents; 0: `workers` */
+  bool shares_host;           /* other agents of the job run on it */
+  int64_t max_restarts;       /* of the job */
+  const char *role;           /* ROLE_NAME; NULL: "default". */
+  const char *device_uuid;    /* of this worker's device; NULL: not known */
+  const struct device *alone; /* the one device that this worker sees; NULL: all, as inherited */
+  const char *error_file;     /* of this worker; NULL: none */
+  const char *ras_addr;       /* NCCL_RAS_ADDR unless it is inherited; NULL: none */
+  bool worker_store;          /* rank 0 serves the store, not this agent */
+  bool virtual_local_rank;    /* LOCAL_RANK is 0 for all */
   const char *nccl_library;   /* RDZV_NCCL_LIBRARY; NULL: as inherited */
   bool mpi_env;               /* OMPI_COMM_WORLD_* even where they are not inherited */
   uint64_t signals;           /* bit n: signal n is passed on to workers */
@@ -48,9 +49,6 @@ struct env_text {
 };
 extern const struct env_text env_texts[];
 
-/* Before the first round: -EINVAL and a sentence if virtual_local_rank is impossible, because CUDA_VISIBLE_DEVICES
- * names fewer devices than there are workers. */
-int env_check(char *const *base, const struct env_job *job, struct err *e);
 /* Whether workers get OMP_NUM_THREADS=1: several of them, and none inherited. */
 bool env_limits_threads(char *const *base, int64_t workers);
 

@@ -441,21 +441,25 @@ static void naming_finish(struct naming *n) {
   buf_finish(&n->label);
 }
 
-/* rdzv-trainers share the devices if there are more trainers than devices. */
-static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
+/* rdzv-trainers share the devices if there are more trainers than devices. A worker with --virtual-local-rank whose device
+ * is not known counts on one of that number. `unseen` is filled with it. */
+static struct env_job describe_job(const struct round_driver *r, uint32_t i, struct device *unseen) {
   struct env_job job = *r->o.env;
   int n = r->o.options->command ? 0 : device_watch_count(r->devices);
   const struct device *device = device_watch_get(r->devices, n ? i % (uint32_t)n : i);
+  *unseen = (struct device){.vendor = GPU_NVIDIA};
+  snprintf(unseen->entry, sizeof(unseen->entry), "%u", seen_rank(r, i));
+  if (n || job.virtual_local_rank) job.alone = device ? device : unseen;
   job.socket = sdk_server_name(r->sdk);
   job.ras_addr = hang_watch_ras_addr(r->hang);
-  job.devices = n;
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   return job;
 }
 
 static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
   struct worker *k = &r->v[i];
-  struct env_job job = describe_job(r, i);
+  struct device unseen;
+  struct env_job job = describe_job(r, i, &unseen);
   struct naming n;
   int out = -1, err = -1;
   naming_init(&n, r, i);
@@ -601,7 +605,8 @@ void round_start(struct round_driver *r, struct start *start, const struct bytes
 
 char **round_env(const struct round_driver *r, uint32_t round) {
   if (!r->start || (uint32_t)r->start->round != round) return NULL;
-  struct env_job job = describe_job(r, 0);
+  struct device unseen;
+  struct env_job job = describe_job(r, 0, &unseen);
   return env_create(r->o.base_env, r->start, &job, 0);
 }
 

@@ -84,7 +84,10 @@ def test_no_worker_gets_a_cpu_that_the_agent_has_not(rdzv, how):
 def test_virtual_local_rank(rdzv):
     """Every worker is local rank 0 of its own device, and still its own self to the agent."""
     show = 'echo "$RANK $LOCAL_RANK $RDZV_LOCAL_RANK $CUDA_VISIBLE_DEVICES"'
+    for visible, one, two in ("5, 7", "5", "7"), ("GPU-x, GPU-y", "GPU-x", "GPU-y"):
+        a = rdzv.agent("--nproc", 2, "--virtual-local-rank", "--", "sh", "-c", show, env={"CUDA_VISIBLE_DEVICES": visible})
+        assert a.exit() == 0 and sorted(a.out) == [f"[0] 0 0 0 {one}", f"[1] 1 0 1 {two}"], a
     a = rdzv.agent("--nproc", 2, "--virtual-local-rank", "--", "sh", "-c", show, env={"CUDA_VISIBLE_DEVICES": "5, GPU-x"})
-    assert a.exit() == 0 and sorted(a.out) == ["[0] 0 0 0 5", "[1] 1 0 1 GPU-x"], a
+    assert a.exit() == 64 and a.says("names only 1"), a  # CUDA does not take both kinds
     a = rdzv.agent("--nproc", 3, "--virtual-local-rank", "--", "sh", "-c", show, env={"CUDA_VISIBLE_DEVICES": "5,6"})
     assert a.exit() == 64 and a.says("3 workers .* names only 2"), a

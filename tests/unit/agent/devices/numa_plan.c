@@ -17,8 +17,9 @@ int main(int argc, char **argv) {
   while (how < 5 && strcmp(names[how], argv[2]) != 0) how++;
   if (how == 5) return 2;
   uint32_t workers = (uint32_t)strtoul(argv[4], NULL, 10);
-  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers}, &said,
-            &said);
+  struct devices *d = devices_find(argv[1], NULL, NULL, GPU_VENDORS, NULL);
+  numa_plan(&n, argv[1], d, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers}, &said, &said);
+  free(d);
   for (uint32_t i = 0; i < n.n; i++) {
     struct buf list = BUF_INIT;
     cpus_format(&n.v[i], &list);

@@ -44,6 +44,48 @@ UNIT_TEST(reads_an_answer) {
   gpus_finish(&g);
 }
 
+/* What rdzv-devices prints is what the agent reads. */
+UNIT_TEST(reads_what_it_prints) {
+  struct gpus g = {0}, again;
+  struct err e;
+  struct buf text = BUF_INIT;
+  struct gpu *amd = gpus_add(&g);
+  *amd = (struct gpu){
+      .vendor = GPU_AMD, .part = 3, .parts = 1, .uuid = "GPU-00a1", .pci = "0000:c1:00.0", .name = "AMD \"x\""};
+  amd->mig = true;
+  amd->total_mib = 65536;
+  amd->used_mib = 12;
+  amd->more = 2;
+  amd->n_processes = 2;
+  amd->processes[0] =
+      (struct gpu_process){.pid = 7, .mib = 9, .gone = true, .user = "ada", .command = "a b", .job = "j", .round = 4};
+  amd->processes[1] = (struct gpu_process){.pid = 8};
+  *gpus_add(&g) = (struct gpu){.vendor = GPU_INTEL, .parts = 2, .error = "lost"};
+  *gpus_add(&g) = (struct gpu){.parts = 1, .mig = true, .n_migs = 1, .migs = {"MIG-1"}};
+  gpus_print(&g, &text);
+  assert_int_equal(parse(buf_text(&text), &again, &e), 0);
+  assert_int_equal(again.n, 3);
+  struct buf second = BUF_INIT;
+  gpus_print(&again, &second);
+  assert_string_equal(buf_text(&second), buf_text(&text));
+  assert_int_equal(again.v[0].vendor, GPU_AMD);
+  assert_int_equal(again.v[0].part, 3);
+  assert_int_equal(again.v[0].processes[0].round, 4);
+  assert_int_equal(again.v[1].parts, 2);
+  assert_string_equal(again.v[2].migs[0], "MIG-1");
+  buf_finish(&second);
+  buf_finish(&text);
+  gpus_finish(&g);
+  gpus_finish(&again);
+}
+
+UNIT_TEST(has_room_for_so_many) {
+  struct gpus g = {0};
+  for (int i = 0; i < GPUS_MAX; i++) assert_non_null(gpus_add(&g));
+  assert_null(gpus_add(&g));
+  gpus_finish(&g);
+}
+
 UNIT_TEST(tells_why_there_is_none) {
   struct gpus g;
   struct err e;

@@ -3,6 +3,7 @@
  * torch/numa/binding.py; tests/interop/test_numa.py compares the two on many more machines. */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "agent/devices/numa.h"
 #include "tests/rig/tree.h"
@@ -78,7 +79,9 @@ static void plan_slots(enum numa_binding how, const char *allowed, const struct 
   numa_finish(&n);
   buf_clear(&info);
   buf_clear(&trouble);
-  numa_plan(&n, t.root, NULL, how, &may, slots, &info, &trouble);
+  struct devices *d = devices_find(t.root, NULL, NULL, GPU_VENDORS, NULL);
+  numa_plan(&n, t.root, d, how, &may, slots, &info, &trouble);
+  free(d);
 }
 
 static void plan(enum numa_binding how, const char *allowed, uint32_t workers) {

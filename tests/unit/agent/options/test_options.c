@@ -80,7 +80,7 @@ static const struct bad bads[] = {
     {"--nproc 0", "", "--nproc=0: write the number of workers"},
     {"--nproc 1025", "", "from 1 to 1024"},
     {"--nproc two", "", "--nproc=two"},
-    {"--nproc xpu", "", "XPUs cannot be counted"},
+    {"--nproc hpu", "", "cpu, gpu, xpu or auto"},
     {"--nnodes 3:2", "", "did you mean 2:3?"},
     {"--nnodes two x", "", "--nnodes=two: not a number of nodes: write N or MIN:MAX, from 1 to 65536"},
     {"--nnodes x.py", "", "no command follows: is a variable in front of x.py unset?"},

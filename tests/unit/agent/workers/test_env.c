@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include "agent/workers/env.h"
 
@@ -193,14 +194,14 @@ UNIT_TEST(counts_on_from_other_agents) {
   assert_string_equal(value(env, "OMPI_COMM_WORLD_NODE_RANK"), "5");
   assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a0,a1,a2,a3,a4,a5,a6,a7");
   env_destroy(env);
-  as.devices = 2; /* rdzv-trainer: its own alone */
+  const struct device own = {.vendor = GPU_NVIDIA, .entry = "a5"};
+  as.alone = &own; /* rdzv-trainer */
   env = create_as(base, &as, 1);
   assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a5");
   assert_string_equal(value(env, "LOCAL_RANK"), "5");
   env_destroy(env);
   as.virtual_local_rank = true;
   env = create_as(base, &as, 0);
-  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a4");
   assert_string_equal(value(env, "LOCAL_RANK"), "0");
   assert_string_equal(value(env, "OMPI_COMM_WORLD_NODE_RANK"), "4");
   env_destroy(env);
@@ -277,37 +278,49 @@ UNIT_TEST(has_mpis_names_where_asked_for) {
   env_destroy(env);
 }
 
+/* In its vendor's list, once, and in those that would say otherwise. */
 UNIT_TEST(shows_each_its_own_device) {
-  const char *none[] = {NULL}, *some[] = {"CUDA_VISIBLE_DEVICES= 3, GPU-1b ,5", NULL};
-  struct env_job as = job;
-  as.virtual_local_rank = true;
-  char **env = create_as(none, &as, 2);
-  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "2");
-  assert_string_equal(value(env, "LOCAL_RANK"), "0");
-  assert_string_equal(value(env, "RDZV_LOCAL_RANK"), "2");
-  assert_string_equal(value(env, "RANK"), "13");
-  env_destroy(env);
-  env = create_as(some, &as, 1);
-  assert_int_equal(count(env, "CUDA_VISIBLE_DEVICES"), 1);
-  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "GPU-1b");
-  env_destroy(env);
-  env = create(some, 1);
-  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), " 3, GPU-1b ,5");
-  env_destroy(env);
-}
-
-UNIT_TEST(wants_a_device_for_each) {
-  char *three[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5"}, NULL},
-       *four[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5,6"}, NULL};
-  struct err e = ERR_INIT;
-  struct env_job as = job;
-  assert_int_equal(env_check(three, &as, &e), 0);
-  as.virtual_local_rank = true;
-  assert_int_equal(env_check(NULL, &as, &e), 0);
-  assert_int_equal(env_check(four, &as, &e), 0);
-  assert_int_equal(env_check(three, &as, &e), -EINVAL);
-  assert_string_equal(e.text, "--virtual-local-rank gives each of the 4 workers a device of its own, but "
-                              "CUDA_VISIBLE_DEVICES names only 3");
+  static const struct {
+    const char *base;
+    struct device own;
+    const char *cuda, *hip, *ze, *selector;
+  } cases[] = {
+      {"X=", {.vendor = GPU_NVIDIA, .entry = "2"}, "2", NULL, NULL, NULL},
+      {"CUDA_VISIBLE_DEVICES= 3, GPU-1b ,5", {.vendor = GPU_NVIDIA, .entry = "GPU-1b"}, "GPU-1b", NULL, NULL, NULL},
+      {"HIP_VISIBLE_DEVICES=4,1", {.vendor = GPU_AMD, .entry = "1"}, "1", "1", NULL, NULL},
+      {"ROCR_VISIBLE_DEVICES=4,1", {.vendor = GPU_AMD, .entry = "0"}, "0", "0", NULL, NULL},
+      {"ONEAPI_DEVICE_SELECTOR=opencl:gpu;level_zero:gpu",
+       {.vendor = GPU_INTEL, .entry = "7"},
+       NULL,
+       NULL,
+       "7",
+       "opencl:gpu;level_zero:gpu"},
+      {"ONEAPI_DEVICE_SELECTOR=level_zero:3,4", {.vendor = GPU_INTEL, .entry = "4"}, NULL, NULL, "4", "level_zero:gpu"},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    const char *base[] = {cases[i].base, NULL};
+    const char *const names[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+                                 "ONEAPI_DEVICE_SELECTOR"};
+    const char *const wanted[] = {cases[i].cuda, cases[i].hip, cases[i].ze, cases[i].selector};
+    struct env_job as = job;
+    as.alone = &cases[i].own;
+    as.virtual_local_rank = true;
+    char **env = create_as(base, &as, 2);
+    assert_string_equal(value(env, "LOCAL_RANK"), "0");
+    assert_string_equal(value(env, "RDZV_LOCAL_RANK"), "2");
+    assert_string_equal(value(env, "RANK"), "13");
+    for (int k = 0; k < 4; k++) {
+      assert_int_equal(count(env, names[k]), wanted[k] != NULL);
+      if (wanted[k]) assert_string_equal(value(env, names[k]), wanted[k]);
+    }
+    env_destroy(env);
+    env = create(base, 2); /* all, as inherited */
+    size_t n = strcspn(cases[i].base, "=");
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)n, cases[i].base);
+    assert_string_equal(value(env, name), cases[i].base + n + 1);
+    env_destroy(env);
+  }
 }
 
 /* An outer agent's is not this worker's. */
