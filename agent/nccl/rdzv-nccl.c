@@ -7,9 +7,10 @@
  * is made.
  *
  * It runs in a worker's environment, which decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...).
- * The library is RDZV_NCCL_LIBRARY, else libnccl.so.2 as the loader finds it, else the one that pip installed for
- * PYTHON_EXEC, the environment that we are installed in, or python3 in PATH (nvidia-nccl-cu12 or cu13), which PyTorch
- * uses there.
+ * The library is RDZV_NCCL_LIBRARY, else libnccl.so.2 or AMD's librccl.so.1 as the loader finds it, else the one that pip
+ * installed for PYTHON_EXEC, the environment that we are installed in, or python3 in PATH, which PyTorch uses there:
+ * nvidia-nccl-cu12 or cu13, or the RCCL in a PyTorch for ROCm. Else ROCm's in ROCM_PATH or /opt/rocm. RCCL has NCCL's
+ * functions and ids.
  *
  * The answer goes to stdout in the form of agent/nccl/record.h. NCCL prints to stdout too if NCCL_DEBUG asks for it,
  * so NCCL's stdout is our stderr, which the agent logs.
@@ -40,10 +41,19 @@ struct unique_id {
 };
 
 /* Where pip installed it, from Python itself: no rule about folders holds for virtual environments, conda and pyenv
- * alike. The child dies with us. */
+ * alike. It imports no torch. The child dies with us. */
 static bool ask_python(char *out) {
   static const char question[] =
-      "from importlib.util import find_spec\nprint(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
+      "from importlib.util import find_spec\n"
+      "from os import path\n"
+      "for name, file in ('nvidia.nccl', 'libnccl.so.2'), ('torch', 'librccl.so.1'), ('torch', 'librccl.so'):\n"
+      "  try:\n"
+      "    found = path.join(list(find_spec(name).submodule_search_locations)[0], 'lib', file)\n"
+      "  except (ImportError, AttributeError):\n"
+      "    continue\n"
+      "  if path.exists(found):\n"
+      "    print(found)\n"
+      "    break\n";
   const char *python = getenv("PYTHON_EXEC");
   int ends[2];
   if (!python || !*python) python = command_own_python(NULL);
@@ -63,15 +73,32 @@ static bool ask_python(char *out) {
   close(ends[0]);
   int status = 1;
   if (pid > 0) waitpid(pid, &status, 0);
-  static const char file[] = "/lib/libnccl.so.2";
   while (len > 0 && out[len - 1] == '\n') len--;
-  if (status || len == 0 || len + sizeof file > PATH_MAX) return false;
-  memcpy(out + len, file, sizeof file);
+  if (status || len == 0 || len == PATH_MAX) return false;
+  out[len] = '\0';
   return true;
 }
 
+/* Opens the first of the places above. why: the last error, other than that there is no RCCL. */
+static void *open_library(const char **name, char why[ERR_TEXT_MAX]) {
+  static char path[PATH_MAX];
+  const char *given = getenv("RDZV_NCCL_LIBRARY"), *rocm = getenv("ROCM_PATH");
+  bool is_given = given && *given;
+  void *library = NULL;
+  for (int i = 0; !library && i < (is_given ? 1 : 4); i++) {
+    *name = is_given ? given : i == 0 ? "libnccl.so.2" : i == 1 ? "librccl.so.1" : path;
+    if (i == 3) snprintf(path, sizeof path, "%s/lib/librccl.so.1", rocm && *rocm ? rocm : "/opt/rocm");
+    if ((i == 2 && !ask_python(path)) || (i == 3 && access(path, F_OK) != 0)) continue;
+    library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
+    const char *text = library ? NULL : dlerror();
+    if (text && (i != 1 || strncmp(text, *name, strlen(*name)) != 0)) snprintf(why, ERR_TEXT_MAX, "%s", text);
+  }
+  return library;
+}
+
 static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
-  static char wheel[PATH_MAX];
+  char why[ERR_TEXT_MAX] = "";
+  const char *name;
   int (*get_version)(int *version) = NULL;
   int (*get_id)(struct unique_id * id) = NULL;
   const char *(*get_error)(int code) = NULL;
@@ -79,15 +106,8 @@ static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct 
     const char *symbol;
     void *at;
   } wanted[] = {{"ncclGetVersion", &get_version}, {"ncclGetUniqueId", &get_id}, {"ncclGetErrorString", &get_error}};
-  const char *given = getenv("RDZV_NCCL_LIBRARY"), *name = given && *given ? given : "libnccl.so.2", *why = NULL;
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (!library) why = dlerror();
-  if (!library && name != given && ask_python(wheel)) {
-    name = wheel;
-    library = dlopen(wheel, RTLD_NOW | RTLD_LOCAL);
-    if (!library) why = dlerror();
-  }
-  if (!library) return err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why ? why : name);
+  void *library = open_library(&name, why);
+  if (!library) return err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why);
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
     void *found = dlsym(library, wanted[i].symbol);
     if (!found) return err_set(e, -ENOENT, "%s has no function %s: is it NCCL?", name, wanted[i].symbol);
@@ -109,7 +129,7 @@ static const char help[] =
     "usage: rdzv-nccl COUNT\n\n"
     "Creates COUNT ncclUniqueIds, prints them in binary, and serves them until its stdin is closed.\n"
     "rdzv-agent --nccl-ids runs it; there is nothing to do with it by hand.\n"
-    "RDZV_NCCL_LIBRARY names another libnccl.so.2 (rdzv-agent --nccl-library).\n";
+    "RDZV_NCCL_LIBRARY names another libnccl.so.2 or librccl.so.1 (rdzv-agent --nccl-library).\n";
 
 int main(int argc, char **argv) {
   static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGTSTP};

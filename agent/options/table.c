@@ -129,8 +129,8 @@ static const struct opt table[] = {
              "rdzv-trainer, if a node has GPUs and --device is not cpu."},
     {.name = "nccl-library",
      SITE(VALUE(nccl_library, option_directory, "FILE")),
-     .help = "Library that creates the ids of --nccl-ids. Default: libnccl.so.2 as the loader finds it, else that of "
-             "the Python in PATH."},
+     .help = "Library that creates the ids of --nccl-ids. Default: libnccl.so.2 or AMD's librccl.so.1 as the loader "
+             "finds it, else that of the Python in PATH, else that in /opt/rocm."},
     {.group = "Where to meet"},
     {.name = "endpoint",
      .alias = "rdzv-endpoint",

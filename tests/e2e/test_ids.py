@@ -4,6 +4,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -208,3 +209,27 @@ def test_library_of_python(rdzv, nccl):
     env = {"PYTHON_EXEC": sys.executable, "NCCL_SOCKET_IFNAME": "lo"}
     agents = start(rdzv, [env], nproc=1)
     assert agents[0].exit() == 0 and len(ids(agents)) == 1, agents[0]
+
+
+def test_library_of_amd(rdzv):
+    """Where no libnccl.so.2 is: RCCL as the loader finds it, in PyTorch's folder, in ROCm's. All of them are the stand-in, which says its version."""
+    folders = {"loader": "ld/librccl.so.1", "torch": "py/torch/lib/librccl.so", "rocm": "rocm/lib/librccl.so.1"}
+    for where, file in folders.items():
+        path = rdzv.tmp / where / file
+        path.parent.mkdir(parents=True)
+        shutil.copy(FAKE, path)
+    (rdzv.tmp / "torch/py/torch/__init__.py").write_text("raise SystemExit('it was imported')\n")
+    python = rdzv.tmp / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without the packages of this machine
+    python.chmod(0o755)
+    bare = {"PYTHON_EXEC": str(python), "ROCM_PATH": "/nowhere"}
+    envs = {
+        "loader": {"LD_LIBRARY_PATH": str(rdzv.tmp / "loader/ld")},
+        "torch": {"PYTHONPATH": str(rdzv.tmp / "torch/py")},
+        "rocm": {"ROCM_PATH": str(rdzv.tmp / "rocm/rocm")},
+    }
+    for i, (where, env) in enumerate(envs.items()):
+        agents = start(rdzv, [{**bare, **env, "FAKE_NCCL_VERSION": str(22105 + i)}], nproc=1)
+        assert agents[0].exit() == 0 and await_ids(agents, 1)[1] == 22105 + i, f"{where}\n{agents[0]}"
+    agents = start(rdzv, [bare], nproc=1)
+    assert agents[0].exit() == 81 and agents[0].says(r"NCCL cannot be loaded \(--nccl-library\): libnccl.so.2"), agents[0]
