@@ -17,6 +17,9 @@ import waits
 from harness import TOP, until
 from job import PYTHON, Clock
 
+sys.path.insert(0, str(TOP / "tests/rig"))
+import machines  # noqa: E402
+
 PAGE, AWS = "deploy/slurm.md", "deploy/aws.md"
 SCRIPTS = TOP / "deploy/slurm"
 SMALL = ("--nodes", 2, "--gpus-per-node", 2, "--cpus-per-task", 1)
@@ -245,20 +248,23 @@ exec "$@"
 
 
 def test_amd(make_slurm):
-    """LUMI's wrapper: each task sees one GPU, whose number is 0. Slurm alone: a worker for each GPU, numbered by LOCAL_RANK."""
+    """LUMI's wrapper: each task sees one GPU, whose number is 0. Slurm alone: a worker for each GPU, numbered by LOCAL_RANK. The machine's files are made."""
     c = make_slurm(2)
+    gpus = machines.mi250(c.tmp / "root")
+    env = {"RDZV_DEVICES_ROOT": str(c.tmp / "root")}
+    wanted = {(str(r), str(r % 4), gpus[r % 4][1]) for r in range(8)}
     stand_in(c)
     (c.tmp / "select_gpu").write_text(SELECT_GPU)
     (c.tmp / "select_gpu").chmod(0o755)
-    (c.tmp / "train.py").write_text("#!/usr/bin/env python3\n" + STAND_IN)
+    (c.tmp / "train.py").write_text("#!/usr/bin/env python3\n" + STAND_IN.replace("{e.get('FI_PROVIDER')}", "{e.get('RDZV_DEVICE_UUID')}"))
     (c.tmp / "train.py").chmod(0o755)
     fewer = [("--gpus-per-node 8", "--gpus-per-node 4")]
-    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "node"), fewer))
+    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "node"), fewer), env=env)
     assert p.exit(60) == 0, c
-    assert {m for m in re.findall(r"rank (\d) of 8, local (\d)", p.text)} == {(str(r), str(r % 4)) for r in range(8)}, c
-    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "wrapper"), [*fewer, ("--ntasks-per-node 8", "--ntasks-per-node 4")]))
+    assert set(re.findall(r"rank (\d) of 8, local (\d), (\S+)", p.text)) == wanted, c
+    p = c.type(pages.with_changes(pages.block("deploy/amd.md", "wrapper"), [*fewer, ("--ntasks-per-node 8", "--ntasks-per-node 4")]), env=env)
     assert p.exit(60) == 0, c
-    assert {m for m in re.findall(r"rank (\d) of 8, local (\d)", p.text)} == {(str(r), "0") for r in range(8)}, c
+    assert set(re.findall(r"rank (\d) of 8, local (\d), (\S+)", p.text)) == {(rank, "0", uuid) for rank, _, uuid in wanted}, c
     c.gone()
 
 

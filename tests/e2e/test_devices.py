@@ -93,6 +93,16 @@ def test_as_cuda_reads_its_list(rdzv, gpus, visible, uuids):
     assert places(agent) == {i: (uuid, visible) for i, uuid in enumerate(uuids)}
 
 
+def test_unequal_gpus(rdzv, gpus):
+    """CUDA numbers them by speed unless it is told otherwise: then no device is taken for a rank's."""
+    gpus.script.write_text(gpus.script.read_text().replace("NVIDIA_H100", "NVIDIA_T4", 1))
+    for order, seen in ({}, {i: ("", "all") for i in range(4)}), ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {i: (uuid, "all") for i, uuid in enumerate(UUIDS)}):
+        agent = rdzv.agent("--nproc", "gpu", "--", "sh", "-c", PLACE, env={**gpus.env(), **order})
+        assert agent.exit() == 0 and places(agent) == seen, agent
+        assert agent.text.count("CUDA_DEVICE_ORDER=PCI_BUS_ID makes their numbers known") == (not order), agent
+    assert places(run(rdzv, gpus, "--nproc", "gpu", visible=f"{C},{A}")) == {0: (C, f"{C},{A}"), 1: (A, f"{C},{A}")}
+
+
 def test_devices_that_are_not_ours(rdzv, gpus):
     gpus.put(A, "hidden")
     gpus.put(C, "hidden")

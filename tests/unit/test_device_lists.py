@@ -242,6 +242,14 @@ def test_gpus_per_task(program, root):
     assert m.order(ROCR_VISIBLE_DEVICES="0,1") == [0, 1] and m.order(ROCR_VISIBLE_DEVICES="0,1", CUDA_VISIBLE_DEVICES="0,1") == [0, 1]
 
 
+def test_as_a_user_of_frontier_saw(program, root):
+    """torch.cuda.device_count() by that user's report: Parsl#3858."""
+    machines.mi250(root)
+    seen = [({"CUDA_VISIBLE_DEVICES": "1"}, 1), ({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, 0),
+            ({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, 1), ({"ROCR_VISIBLE_DEVICES": "1"}, 1)]
+    assert [len(got["devices"]) for got in Machine(program, root).ask(*[env for env, _ in seen])] == [n for _, n in seen]
+
+
 def test_sentences(program, root):
     """A value that makes no sense costs one line; one that hides GPUs on purpose costs none."""
     machines.mi250(root / "amd")
