@@ -14,10 +14,11 @@ import tempfile
 
 import pytest
 
-from conftest import QUIET  # and with it the folder of the next two
+from conftest import EVERY_PYTORCH, QUIET  # and with it the folder of the next two
 import pages
 from harness import AGENT, HOST, free_port
 
+pytestmark = EVERY_PYTORCH
 README = "README.md"
 
 TRAIN = '''import os, sys, torch, torch.distributed as dist
@@ -27,7 +28,10 @@ dist.all_reduce(x)
 open(f"out/{dist.get_rank()}", "w").write(" ".join([str(int(x.item())), *sys.argv[1:]]))
 dist.destroy_process_group()
 '''
-TORCHRUN = {"torchrun": f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n'}
+
+
+def torchrun(pytorch):
+    return {"torchrun": f'#!/bin/sh\nexec {pytorch} -m torch.distributed.run "$@"\n'}
 
 
 @pytest.fixture
@@ -37,9 +41,9 @@ def out(rdzv):
     return rdzv.tmp / "out"
 
 
-def on_both(rdzv, out, command, world, *more):
+def on_both(pytorch, rdzv, out, command, world, *more):
     """PET_LOCAL_ADDR: both nodes are this machine, whose name need not lead to itself."""
-    both = [pages.shell(rdzv, command, env={**QUIET, "PYTHON_EXEC": sys.executable, "PET_LOCAL_ADDR": "127.0.0.1"}, more=TORCHRUN) for _ in range(2)]
+    both = [pages.shell(rdzv, command, env={**QUIET, "PYTHON_EXEC": pytorch, "PET_LOCAL_ADDR": "127.0.0.1"}, more=torchrun(pytorch)) for _ in range(2)]
     for p in both:
         assert p.exit(60) == 0, rdzv
     assert {p.name: p.read_text().split() for p in out.iterdir()} == {str(r): [str(world), *more] for r in range(world)}
@@ -47,17 +51,17 @@ def on_both(rdzv, out, command, world, *more):
         p.unlink()
 
 
-def test_one_word(rdzv, out):
+def test_one_word(pytorch, rdzv, out):
     theirs, ours = pages.lines(README, "one word")
     assert theirs.split()[1:] == ours.split()[1:] and (theirs.split()[0], ours.split()[0]) == ("torchrun", "rdzv-agent")
     for line in theirs, ours:
         line = pages.with_changes(line, [("node1:29400", f"127.0.0.1:{free_port()}"), ("--nproc_per_node=8", "--nproc_per_node=1")])
-        on_both(rdzv, out, line, 2, "--lr", "0.1")
+        on_both(pytorch, rdzv, out, line, 2, "--lr", "0.1")
 
 
-def test_torchrun_meets_at_rdzvd(rdzv, out):
+def test_torchrun_meets_at_rdzvd(pytorch, rdzv, out):
     (line,) = pages.lines("deploy/guide/pytorch.md", "torchrun here")
-    on_both(rdzv, out, pages.with_changes(line, [("node1:29400", rdzv.daemon("--c10d").endpoint)]), 2)
+    on_both(pytorch, rdzv, out, pages.with_changes(line, [("node1:29400", rdzv.daemon("--c10d").endpoint)]), 2)
 
 
 # One crash. -------------------------------------------------------------------------------------------------------------------------------
@@ -81,12 +85,12 @@ def bare(lines):
     return [re.sub(r"\d+", "N", re.sub(r"=+|-{9,}", "=", re.sub(r"alone-[0-9a-f]+", "alone-ID", line))) for line in lines]
 
 
-def test_one_crash(rdzv):
+def test_one_crash(pytorch, rdzv):
     """The script of the front page under both command lines: each launcher prints what the page shows."""
     (rdzv.tmp / "train.py").write_text(script())
     for line in pages.lines(README, "crash"):
         launcher = line.split()[0]
-        p = pages.shell(rdzv, line, env={**QUIET, "PYTHON_EXEC": sys.executable}, more=TORCHRUN)
+        p = pages.shell(rdzv, line, env={**QUIET, "PYTHON_EXEC": pytorch}, more=torchrun(pytorch))
         assert p.exit(60) == (139 if launcher == "rdzv-agent" else 1), p
         want = pages.generated(README, f"crash under {launcher}").strip("`\n").split("\n")
         got = report_of(launcher, p.text)
