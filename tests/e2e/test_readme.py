@@ -171,7 +171,8 @@ def beside_torchrun():
          f"{ours(run, 'memory: agent')}; its guard {ours(run, 'memory: guard')}, a daemon {ours(run, 'memory: rdzvd')}"),
         ("a small autoencoder on CPUs, four ranks on two cores: steps per second", f"{steps[1]:.0f} with DDP on gloo", f"{steps[0]:.0f} with `rdzv-trainer`"),
     ]
-    return "\n".join(["| | torchrun (PyTorch 2.13) | rdzv |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows), ""])
+    (version,) = set(re.findall(r"beside torchrun of PyTorch ([\d.]+\d)", (TOP / BENCHMARKS).read_text()))
+    return "\n".join([f"| | torchrun (PyTorch {version}) | rdzv |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows), ""])
 
 
 CAPACITY = [  # title in the block, what it is called here
