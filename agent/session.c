@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "agent/failures/verdict_json.h"
 #include "agent/job_times.h"
+#include "agent/kubeflow.h"
 #include "agent/launch/hosts.h"
 #include "agent/link/forward.h"
 #include "agent/link/host_addrs.h"
@@ -75,6 +76,7 @@ struct session {
   struct round_store *store;
   struct id_helpers id_helpers;
   struct event_sinks *events; /* NULL: none */
+  struct kubeflow *kubeflow;  /* NULL: not under Kubeflow Trainer */
   struct log_queries *log_queries;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
@@ -183,6 +185,13 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_DEATH_REPORT: set_death_report(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->say.level, "%s", fx->text); break;
   case SUP_EVENT: event_sinks_put(s->events, "", fx->extra, fx->text); break;
+  case SUP_ADVANCED:
+    kubeflow_put(s->kubeflow, &(struct kubeflow_status){.step = fx->advanced.step,
+                                                        .of = fx->advanced.of,
+                                                        .remaining_s = fx->advanced.remaining_s,
+                                                        .loss = fx->advanced.loss,
+                                                        .at = (int64_t)time(NULL)});
+    break;
   case SUP_ENDING:
     s->ended = fx->ending->heard;
     if (s->o->options->verdict_file) {
@@ -409,7 +418,7 @@ static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
   if (!s->leaving && !log_queries_is_followed(s->log_queries)) leave(s);
   bool done = s->leaving && !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !loop_writes() &&
-              event_sinks_are_closed(s->events);
+              event_sinks_are_closed(s->events) && kubeflow_is_closed(s->kubeflow);
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
@@ -422,6 +431,7 @@ static void begin_exit(struct session *s, int code) {
   uv_timer_stop(&s->front);
   if (code) round_hand_up(s->round, code);
   event_sinks_close(s->events);
+  kubeflow_close(s->kubeflow);
   forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
   log_queries_end(s->log_queries);
   if (!log_queries_is_followed(s->log_queries)) leave(s);
@@ -444,6 +454,7 @@ static bool close_all(struct session *s) {
   link_destroy(s->link);
   id_helpers_stop_all(&s->id_helpers);
   event_sinks_close(s->events);
+  kubeflow_destroy(s->kubeflow);
   log_queries_destroy(s->log_queries);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
@@ -619,6 +630,7 @@ static int open_parts(struct session *s, struct err *e) {
                                                                          .names = o->on_event_names,
                                                                          .last_ms = ON_EVENT_LAST_MS,
                                                                          .one_job = true});
+  if (!cluster_variable(o->env, "RDZV_AGENT_SOCKET")) s->kubeflow = kubeflow_create(&s->loop, o->env);
   s->log_queries = log_queries_create(&(struct log_queries_options){
       .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
   open_link(s);
@@ -692,6 +704,7 @@ int session_run(const struct session_options *o, bool *hung) {
   if (!o->options->standalone) host_addrs_text(addrs); /* nobody elsewhere asks for it */
   config.addrs = addrs;
   config.wants_events = s->events != NULL;
+  config.wants_progress = s->kubeflow != NULL;
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));

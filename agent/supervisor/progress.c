@@ -192,6 +192,19 @@ static void send_progress(struct supervisor *s) {
   m.progress.n_laggards = find_laggards(s, laggards, &s->progress.laggards);
   sup_send(s, &m);
   sup_show_status(s);
+  if (s->config.wants_progress && s->round.node_rank == 0 && least) {
+    struct supervisor_effect *fx = sup_effect(s, SUP_ADVANCED);
+    int64_t step = m.progress.step, of = m.progress.of, made = step - s->account.first_step;
+    fx->advanced.step = step;
+    fx->advanced.of = of;
+    fx->advanced.loss = m.progress.loss;
+    fx->advanced.remaining_s = -1;
+    if (of && step >= of)
+      fx->advanced.remaining_s = 0;
+    else if (of && s->account.first_step >= 0 && made > 0)
+      fx->advanced.remaining_s =
+          (int64_t)((double)(s->now_ms - s->account.first_step_ms) / 1000 * (double)(of - step) / (double)made);
+  }
   s->progress.news = false;
   s->progress.saving = sup_any_worker(s, is_saving);
   s->progress.sent_ms = s->now_ms;

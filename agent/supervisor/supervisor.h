@@ -53,6 +53,7 @@ struct supervisor_config {
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
   bool wants_events;     /* the driver carries out SUP_EVENT: --events or --on-event */
+  bool wants_progress;   /* the driver carries out SUP_ADVANCED */
   uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
   const char *const *endpoints; /* their texts, for sentences; NULL: `endpoint` alone */
 };
@@ -248,6 +249,7 @@ enum supervisor_effect_kind {
   SUP_TOLD,         /* a verdict was reported: comes after its lines */
   SUP_STATUS,       /* the living line */
   SUP_EVENT,        /* an event, for --events and --on-event */
+  SUP_ADVANCED,     /* on node rank 0: how far the job is, for its scheduler */
   SUP_ENDING,       /* how it ended, for --verdict-file; SUP_EXIT follows */
   SUP_EXIT,         /* all is done. The driver flushes, stops the guard, waits for its own daemon, and exits */
 };
@@ -318,6 +320,11 @@ struct supervisor_effect {
     struct {
       enum log_level level;
     } say;
+    struct {
+      int64_t step, of;    /* of 0: not known */
+      int64_t remaining_s; /* of this round's steps, at their speed; -1: not known */
+      double loss;
+    } advanced;
     struct {
       int64_t local_rank; /* of the worker; -1: it is not of this node, or the verdict is not about a worker */
     } told;

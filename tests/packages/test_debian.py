@@ -20,7 +20,7 @@ LIB = r"usr/lib/[a-z0-9_]+-linux-gnu/"
 # What is in which package, but for texts: programs and libraries.
 HAVE = {
     "rdzv-daemon": {"usr/bin/rdzvd", "usr/bin/rdzvctl", "usr/libexec/rdzv/rdzv-claim"},
-    "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-nccl"},
+    "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-kubeflow", "usr/libexec/rdzv/rdzv-nccl"},
     "rdzv-trainer": {"usr/bin/rdzv-trainer"},
     "rdzv-trainer-cuda": {"LIB/rdzv/rdzv-cuda.so"},
     "librdzv0": {"LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0"},
@@ -30,7 +30,7 @@ TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE
 # What a package needs of others, without numbers.
 NEED = {
     "rdzv-daemon": {"libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},
-    "rdzv-agent": {"rdzv-daemon", "libc6", "libjansson4", "libsodium23", "libuv1"},
+    "rdzv-agent": {"rdzv-daemon", "libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},
     "rdzv-trainer": {"libc6", "libopenblas0", "zlib1g"},
     "rdzv-trainer-cuda": {"rdzv-trainer", "libc6"},
     "librdzv0": {"libc6"},

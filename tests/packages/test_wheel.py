@@ -102,7 +102,7 @@ def test_the_tag(made, tools):
     for arch in ("x86_64", "aarch64"):
         assert {p.name for p in (made / arch / "root/rdzv/share/man").rglob("*.?")} >= {"rdzv-agent.1", "rdzvctl.1", "rdzvd.8", "rdzv.7", "librdzv.3"}
     root = made / os.uname().machine / "root/rdzv"
-    for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"):
+    for name in ("bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"):
         dynamic = tools.run("readelf", "-dW", root / name)
         assert "RPATH" not in dynamic and "RUNPATH" not in dynamic and re.search(r"FLAGS_1.*NOW.*PIE", dynamic), dynamic
         assert set(re.findall(r"NEEDED.*\[(.*)\]", dynamic)) <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
@@ -172,7 +172,7 @@ def test_its_files(environment, tools):
     found = tools.files(environment)
     assert {"share/man/man1/rdzv-agent.1", "share/man/man1/rdzvctl.1", "share/man/man8/rdzvd.8", "share/man/man7/rdzv.7",
             "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish", "share/rdzv/rdzv-agent.tcsh",
-            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"} <= found
+            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"} <= found
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     (about,) = environment.glob("lib/python*/site-packages/rdzv-*.dist-info/METADATA")
     assert {"Author: rdzv developers", "Project-URL: Homepage, https://rdzv.invalid/"} <= set(about.read_text().splitlines())

@@ -264,7 +264,8 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_EVENT: check_event_written(s, a, fx->extra, fx->text); break;
   case SUP_ENDING:
   case SUP_TOLD:
-  case SUP_STATUS: break;
+  case SUP_STATUS:
+  case SUP_ADVANCED: break;
   case SUP_EXIT:
     a->exiting = true;
     a->exit_code = fx->exit.code;

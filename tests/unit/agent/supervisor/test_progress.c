@@ -74,6 +74,34 @@ RUNNING_TEST(test_numbers_no_worker_should_tell) {
   assert_true(isnan(bench_sent(MSG_PROGRESS)->progress.samples_per_second)); /* the sum is no number */
 }
 
+/* For the scheduler: on node rank 0, if it wants that, with what is left at the speed of this round. */
+BENCH_TEST(test_how_far_the_job_is) {
+  for (int node = 0; node < 2; node++)
+    for (int wanted = 0; wanted < 2; wanted++) {
+      bench_open();
+      bench.answering = true;
+      bench.node_rank = node;
+      bench.config.wants_progress = wanted;
+      bench_running();
+      bench_forget();
+      for (uint64_t i = 0; i <= 10; i++) { /* ten steps a second */
+        progress(0, 100 + i, 0.5, 100);
+        progress(1, 100 + i, 0.25, 100);
+        bench_run(100);
+      }
+      if (node || !wanted) assert_int_equal(bench_count(SUP_ADVANCED), 0);
+      if (node || !wanted) continue;
+      const struct supervisor_effect *fx = bench_effect(SUP_ADVANCED);
+      assert_in_range(fx->advanced.step, 105, 110);
+      assert_int_equal(fx->advanced.of, 500);
+      assert_in_range(fx->advanced.remaining_s, 35, 45);
+      progress(0, 500, 0.5, 100);
+      progress(1, 500, 0.5, 100);
+      bench_run(600);
+      assert_int_equal(bench_effect(SUP_ADVANCED)->advanced.remaining_s, 0);
+    }
+}
+
 /* Laggards. -------------------------------------------------------------------------------------------------------- */
 
 static const struct progress *last_progress(void) {
