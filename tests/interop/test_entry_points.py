@@ -66,6 +66,14 @@ def test_two_nodes_with_a_restart(rdzv, installed, python):
     assert not any(p.says("restart 1 of|turns restarts off|runs another command") for p in both), rdzv
 
 
+def test_a_store_of_rank_0(rdzv, torchrun):
+    """With PyTorch's variable for it, rank 0 serves the workers' store, on another port than the agent's."""
+    (rdzv.tmp / "train.py").write_text("import os, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+                                       "print(os.environ['TORCHELASTIC_USE_AGENT_STORE'], dist.get_world_size(), flush=True)\ndist.destroy_process_group()\n")
+    both = [torchrun.start(script="train.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}) for _ in range(2)]
+    assert [p.exit(60) for p in both] == [0, 0] and [p.out for p in both] == [["False 2"]] * 2, rdzv
+
+
 def test_a_last_failure_ends_the_job_everywhere(rdzv, torchrun):
     """The verdict names torchrun's worker, its torchrun exits as ever, and the other one says why it ends."""
     both = [torchrun.start("--max-restarts", 0, fail="fail") for _ in range(2)]
@@ -138,7 +146,9 @@ def test_a_member_without_torchrun_ends_the_job(rdzv, installed, there, sentence
     assert message["message"] == f"torchrun (pid 4711) on {HOST} {sentence}" and message["extraInfo"]["final"] is True
 
 
-def test_a_member_of_a_dead_torchrun_leaves_with_its_agent(rdzv, installed):
+@pytest.mark.parametrize("closed_first", [False, True])
+def test_a_member_of_a_dead_torchrun_leaves_with_its_agent(rdzv, installed, closed_first):
+    """SIGTERM may reach it before torchrun's socket is closed, or after that."""
     name = f"rdzv-test-{rdzv.mark}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + name)
@@ -147,11 +157,13 @@ def test_a_member_of_a_dead_torchrun_leaves_with_its_agent(rdzv, installed):
         link, _ = listener.accept()
         assert json.loads(link.makefile().readline())["run_id"] == "job"
         link.sendall(b"[]\n")
-        p.kill(signal.SIGTERM)
-        assert json.loads(link.makefile().readline()) == {"stop": True}
+        if not closed_first:
+            p.kill(signal.SIGTERM)
+            assert json.loads(link.makefile().readline()) == {"stop": True}
         link.shutdown(socket.SHUT_RDWR)
         link.close()
-        p.kill(signal.SIGTERM)
+        if closed_first:
+            p.kill(signal.SIGTERM)
         assert p.exit() == 75, p
 
 
@@ -242,7 +254,7 @@ def test_a_torchrun_that_is_stopped_leaves_the_job(rdzv, torchrun):
 
 
 def test_the_page_torchrun(rdzv, installed):
-    (rdzv.tmp / "train.py").write_text("import os\nprint('rank', os.environ['RANK'], flush=True)\n")
+    (rdzv.tmp / "train.py").write_text("import os\nos.write(1, f\"rank {os.environ['RANK']}\\n\".encode())\n")  # whole: workers share torchrun's stdout
     command = pages.with_changes(pages.block(PAGE, "torchrun"), [("node1:29400", f"127.0.0.1:{free_port()}")])
     both = [rdzv.spawn("bash", "-ec", command, env=installed) for _ in range(2)]
     assert [p.exit(60) for p in both] == [0, 0], rdzv

@@ -50,8 +50,10 @@ def end_job(text: str) -> NoReturn:
 def member(torchrun: int, name: str) -> NoReturn:
     link = socket.socket(socket.AF_UNIX)
     who = f"torchrun (pid {torchrun}) on {socket.gethostname()}"
+    stops: List[int] = []
 
-    def on_stop(*_: Any) -> None:
+    def on_stop(signo: int, _: Any) -> None:
+        stops.append(signo)
         try:
             link.sendall(b'{"stop": true}\n')
         except OSError:  # torchrun has died
@@ -74,7 +76,9 @@ def member(torchrun: int, name: str) -> NoReturn:
         end_job(f"{who} has not answered for {ANSWER_S} s: it is stopped, or its machine is overloaded")
     except OSError:
         pass
-    # torchrun has died, so the kernel sends SIGTERM to its agent, which leaves the job and stops this process.
+    # torchrun has died, so the kernel sends SIGTERM to its agent, which leaves the job and stops this process. It may have done so already.
+    if stops:
+        sys.exit(LEFT)
     time.sleep(ANSWER_S)
     end_job(f"{who} has died")
 

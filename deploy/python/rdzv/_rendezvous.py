@@ -58,7 +58,7 @@ JOIN_S, CLOSE_S = 600, 30  # PyTorch's defaults of join_timeout and close_timeou
 STOP = "2m"  # --stop-timeout: torchrun gives its workers 30 s
 CONF = "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host"
 # What torchrun got from its starter is not for the agent, which would read it as torchrun does.
-TORCHRUNS = "PET_", "TORCHELASTIC_"
+TORCHRUNS = "PET_", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
 LINE_MAX = 65536
 # Lines of the agent that are about its own restarts. torchrun counts and announces its own.
@@ -311,7 +311,7 @@ class Handler(RendezvousHandler):
                 if self.use_agent_store:
                     info = RendezvousStoreInfo(addr, port)
                 else:
-                    info = RendezvousStoreInfo.build(rank, store, self._params.local_addr)
+                    info = RendezvousStoreInfo.build(rank, store, addr)  # addr is that of rank 0, which is the one that counts
                 return RendezvousInfo(store, rank, nodes, info)
             except (RuntimeError, ValueError) as e:
                 if not self._agent.is_over():
