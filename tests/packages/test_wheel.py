@@ -18,7 +18,7 @@ from harness import BUILD, TOP, free_port, need, until
 
 SCRIPT = TOP / "deploy/python/build"
 OUT = TOP / "build/test/python"
-PAGE, BUILD_PAGE = "deploy/packages.md", "deploy/python/README.md"
+PAGE, BUILD_PAGE, COMMANDS_PAGE = "deploy/packages.md", "deploy/python/README.md", "deploy/guide/fixed-commands.md"
 PLAIN_PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
 HELLO = "import os, sys\nprint('rank', os.environ['RANK'], 'under', sys.executable, flush=True)\n"
@@ -113,7 +113,7 @@ def test_the_tag(made, tools):
 def test_equal_trees_give_equal_files(made, tools):
     before = {f.name: f.read_bytes() for f in made.glob("rdzv*-*")}
     tools.run(SCRIPT, "--out", made)
-    assert len(before) == 6 and {f.name: f.read_bytes() for f in made.glob("rdzv*-*")} == before
+    assert len(before) == 7 and {f.name: f.read_bytes() for f in made.glob("rdzv*-*")} == before
 
 
 def test_a_mistake_gets_a_sentence(made, tmp_path):
@@ -176,6 +176,8 @@ def test_its_files(environment, tools):
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     (about,) = environment.glob("lib/python*/site-packages/rdzv-*.dist-info/METADATA")
     assert {"Author: rdzv developers", "Project-URL: Homepage, https://rdzv.invalid/"} <= set(about.read_text().splitlines())
+    ask = "import importlib.metadata as m; print([(e.group, e.name, e.value) for e in m.distribution('rdzv').entry_points])"
+    assert "('torchrun.handlers', 'rdzv', 'rdzv._rendezvous:get_creator'), ('torchx.components', 'rdzv', 'rdzv.torchx')" in tools.run(environment / "bin/python", "-c", ask)
     ask = "import ctypes, rdzv; print(ctypes.CDLL(list(rdzv.__path__)[0] + '/lib/librdzv.so.0').rdzv_init)"
     assert "FuncPtr" in tools.run(environment / "bin/python", "-c", ask, env={"PATH": "/usr/bin:/bin"})
 
@@ -187,18 +189,43 @@ def test_the_module_finds_the_library(rdzv, environment):
     assert f"{environment}" in subprocess.run([environment / "bin/python", "-c", "from rdzv import _lib; print(_lib.load()._name)"], capture_output=True, text=True).stdout
 
 
-def test_beside_torch(rdzv, environment):
-    """A script with DistributedDataParallel is launched; one worker is killed; the next round resumes. Nothing else is installed."""
+@pytest.fixture
+def torch(environment):
+    """The environment has this Python's PyTorch as well."""
     if not importlib.util.find_spec("torch"):
         pytest.skip("torch is not installed: tests/run --torch installs it")
     link = one(environment, "lib/python3*/site-packages") / "torch.pth"
     link.write_text("".join(f"{path}\n" for path in sys.path if path.endswith("-packages")))
-    try:
-        agent = rdzv.spawn(environment / "bin/rdzv-agent", "--standalone", "--nproc-per-node", 2, put(rdzv, "train.py", DDP), env=PLAIN_PATH)
-        assert agent.exit(120) == 0, agent
-    finally:
-        link.unlink()
+    yield
+    link.unlink()
+
+
+def test_unmodified_torchrun_finds_it(rdzv, environment, torch):
+    """Two nodes with --rdzv-backend rdzv, each with the agent of the wheel."""
+    words = "--nnodes", 2, "--rdzv-backend", "rdzv", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", put(rdzv, "hello.py", HELLO)
+    both = [rdzv.spawn(environment / "bin/python", "-m", "torch.distributed.run", *words, env=PLAIN_PATH) for _ in range(2)]
+    assert [p.exit(60) for p in both] == [0, 0], rdzv
+    assert sorted(line for p in both for line in p.out) == [f"rank {rank} under {environment}/bin/python" for rank in range(2)], rdzv
+
+
+def test_beside_torch(rdzv, environment, torch):
+    """A script with DistributedDataParallel is launched; one worker is killed; the next round resumes. Nothing else is installed."""
+    agent = rdzv.spawn(environment / "bin/rdzv-agent", "--standalone", "--nproc-per-node", 2, put(rdzv, "train.py", DDP), env=PLAIN_PATH)
+    assert agent.exit(120) == 0, agent
     assert agent.says("rank 1 .* was killed by SIGKILL") and agent.says(r"\[0\] begins at step 0") and agent.says(r"\[0\] begins at step 10"), agent
+
+
+def test_the_name_torchrun(rdzv, environment, made, tools):
+    """A package of its own, with a script and nothing else. It is gone when that package is, and rdzv stays."""
+    assert not (environment / "bin/torchrun").exists()
+    venv = rdzv.tmp / "venv"
+    make_environment(venv, pages.block(COMMANDS_PAGE, "name"), made, tools)
+    p = rdzv.spawn(venv / "bin/torchrun", "--standalone", "--nproc_per_node=2", put(rdzv, "hello.py", HELLO), env=PLAIN_PATH)
+    assert p.exit() == 0 and all(p.says(rf"\[{rank}\] rank {rank} under {venv}/bin/python") for rank in range(2)), p
+    (record,) = venv.glob("lib/python3*/site-packages/rdzv_torchrun-*.dist-info/RECORD")
+    assert [line for line in record.read_text().splitlines() if ".dist-info/" not in line] == [line for line in record.read_text().splitlines() if line.startswith("../../../bin/torchrun,")]
+    tools.run(venv / "bin/pip", "uninstall", "--yes", "rdzv-torchrun")
+    assert not (venv / "bin/torchrun").exists() and (venv / "bin/rdzv-agent").exists()
 
 
 def test_the_trainer(rdzv, made, tools):
