@@ -230,7 +230,7 @@ static int settle_rank(struct settling *s, struct err *e) {
 static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
-  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0) {
+  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0 && strcmp(t->backend, "rdzv") != 0) {
     struct buf shown = BUF_INIT;
     buf_put_escaped(&shown, t->backend, strlen(t->backend), SHOWN_MAX);
     options_note(o, "%s %s has no effect: nodes meet at rdzvd with any backend", options_spelling_of(s, "rdzv-backend"),

@@ -323,8 +323,8 @@ static const struct opt table[] = {
      .min = COMPLETION_BASH,
      .help = "Print a script by which this shell completes the options of rdzv-agent, and exit."},
     {.group = "As under torchrun"},
-    {SHARED("rdzv-backend"), TEXT(torch.backend, "static|c10d"),
-     .help = "Nodes meet at rdzvd with either. static: the default port is 29500. c10d: --node-rank and "
+    {SHARED("rdzv-backend"), TEXT(torch.backend, "static|c10d|rdzv"),
+     .help = "Nodes meet at rdzvd with each. static: the default port is 29500. c10d, rdzv: --node-rank and "
              "--master-addr are ignored."},
     {SHARED("rdzv-conf"), VALUE(torch.conf, option_rdzv_conf, "KEY=VALUE,..."), .def = "",
      .help = "Further settings of torchrun: join_timeout, last_call_timeout, is_host, keep_alive_interval and "

@@ -200,6 +200,7 @@ static const struct meeting_case places[] = {
      "--master-addr has no effect: it applies to --rdzv-backend static"},
     {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400,
      "--rdzv-backend etcd has no effect: nodes meet at rdzvd"},
+    {"--nnodes 2 --rdzv-backend rdzv --rdzv-endpoint n1 x", "n1", 29400, NULL},
 };
 
 UNIT_TEST(where_to_meet) {
