@@ -36,7 +36,9 @@ class Job:
     def __init__(self, rdzv, name, steps, python=sys.executable, **env):
         self.rdzv, self.steps_wanted, self.folder = rdzv, steps, rdzv.tmp / name
         self.folder.mkdir()
-        self.env = {**QUIET, **MODULE, "PYTHON_EXEC": python, "XDG_CACHE_HOME": str(rdzv.tmp), **env}
+        cache = rdzv.tmp.parent / "cache"  # of all tests: the first job's workers teach the template what it imports
+        cache.mkdir(exist_ok=True)
+        self.env = {**QUIET, **MODULE, "PYTHON_EXEC": python, "XDG_CACHE_HOME": str(cache), **env}
 
     def start(self, *options, standalone=True, nproc=4, **env):
         return self.rdzv.agent(*(["--standalone"] if standalone else []), "--nproc", nproc, "--max-restarts", 1000, *options, SCRIPT, self.folder,

@@ -56,11 +56,25 @@ class Job:
         return {int(path.name[4:]): path.read_text().split() for path in self.folder.glob("end-*")}
 
 
-def run_straight(rdzv, kind, steps=STEPS):
+def run_straight(rdzv, kind, steps):
     straight = Job(rdzv, kind, "straight", steps)
     assert straight.start().exit(120) == 0, rdzv
     assert {str(s) for s in range(4, steps + 1, 4)} <= set(straight.losses()) and all(len(v) == 1 for v in straight.losses().values())
+    losses, ends = straight.losses(), straight.ends()
+    straight.losses, straight.ends = lambda: losses, lambda: ends
     return straight
+
+
+@pytest.fixture(scope="module")
+def straights():
+    return {}
+
+
+def straight_of(rdzv, straights, kind):
+    """Run once for all tests."""
+    if kind not in straights:
+        straights[kind] = run_straight(rdzv, kind, STEPS)
+    return straights[kind]
 
 
 def check(job, straight, but=()):
@@ -72,8 +86,8 @@ def check(job, straight, but=()):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_workers_are_killed(rdzv, kind):
-    straight, job = run_straight(rdzv, kind), Job(rdzv, kind, "killed")
+def test_two_workers_are_killed(rdzv, straights, kind):
+    straight, job = straight_of(rdzv, straights, kind), Job(rdzv, kind, "killed")
     a = job.start(PAUSE="0.05")
     job.until_step(a, 8)
     first = rdzv.workers()
@@ -90,8 +104,8 @@ def test_two_workers_are_killed(rdzv, kind):
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "huggingface", "lightning"])
-def test_a_preempted_job_goes_on_from_its_checkpoint(rdzv, kind):
-    straight, job = run_straight(rdzv, kind), Job(rdzv, kind, "stopped")
+def test_a_preempted_job_goes_on_from_its_checkpoint(rdzv, straights, kind):
+    straight, job = straight_of(rdzv, straights, kind), Job(rdzv, kind, "stopped")
     a = job.start(PAUSE="0.05")
     job.until_step(a, 8)
     os.kill(rdzv.workers()[1], signal.SIGKILL)
@@ -130,8 +144,8 @@ def test_a_node_leaves_and_another_one_comes(rdzv, kind):
 DEATHS = ("3 5 forward", "1 8 before the update", "2 18 validation", "0 20 checkpoint", "1 21 epoch end", "3 24 behind the update")
 
 
-def test_lightning_goes_on_wherever_a_rank_dies(rdzv):
-    straight, job = run_straight(rdzv, "lightning"), Job(rdzv, "lightning", "killed")
+def test_lightning_goes_on_wherever_a_rank_dies(rdzv, straights):
+    straight, job = straight_of(rdzv, straights, "lightning"), Job(rdzv, "lightning", "killed")
     a = job.start(DIE=", ".join(DEATHS))
     assert a.exit(240) == 0, a
     assert {p.name for p in job.folder.glob("died *")} == {"died " + d.split(" ", 2)[2] for d in DEATHS}
@@ -143,7 +157,7 @@ def test_lightning_goes_on_wherever_a_rank_dies(rdzv):
 @pytest.mark.parametrize("form, says", [("manual", "cannot see the steps of manual optimization"), ("single", 'is for strategy="ddp", and this is')])
 def test_lightning_refuses_what_would_not_be_sound(rdzv, form, says):
     job = Job(rdzv, "lightning", form)
-    a = job.start("--standalone", "--nproc", 1, "--repeat-limit", 1, FORM=form)
+    a = job.start("--standalone", "--nproc", 1, "--warm", "off", "--repeat-limit", 1, FORM=form)
     assert a.exit(120) == 1 and says in a.text, a
     assert job.ends() == {}
 

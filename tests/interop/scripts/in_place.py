@@ -6,6 +6,7 @@ Variables: FORM ddp | plain | scaler; DIE "RANK STEP WHERE": that rank kills its
 if in a collective that does not end; PAUSE seconds per step; CHECKPOINT a folder; HOLD a
 step before which all ranks wait for FOLDER/go."""
 
+import quick  # first
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import rdzv
 import rdzv.torch
 
+quick.imported()
 OUT, STEPS, FORM = sys.argv[1], int(sys.argv[2]), os.environ.get("FORM", "ddp")
 PAUSE, BATCH = float(os.environ.get("PAUSE", 0)), 16
 DIE = os.environ.get("DIE", "").split(" ", 2)

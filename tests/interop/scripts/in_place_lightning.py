@@ -5,6 +5,7 @@ parameters at the end.
 Variables: ACCUMULATE batches of a step; DIE "RANK STEP WHERE, ...": that rank kills itself there, once; PAUSE seconds per step; SCALER: with
 GradScaler; FORM manual | single: what fit() refuses."""
 
+import quick  # first
 import hashlib
 import os
 import signal
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import rdzv
 import rdzv.torch
 
+quick.imported()
 warnings.filterwarnings("ignore", module="lightning.*")
 FOLDER, STEPS, ACCUMULATE = sys.argv[1], int(sys.argv[2]), int(os.environ.get("ACCUMULATE", 1))
 

@@ -2,6 +2,7 @@
 """in_place_saver.py FOLDER STEPS: Accelerate in place, as the guide has it. ACCUMULATE: batches of a step. Each rank writes the losses of its steps,
 and its parameters at the end."""
 
+import quick  # first
 import hashlib
 import os
 import sys
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import rdzv
 import rdzv.torch
 
+quick.imported()
 FOLDER, STEPS, ACCUMULATE = sys.argv[1], int(sys.argv[2]), int(os.environ.get("ACCUMULATE", 1))
 torch.manual_seed(1)
 x = torch.randn(336, 8)

@@ -2,6 +2,7 @@
 """in_place_trainer.py FOLDER STEPS: Hugging Face Trainer in place, as the guide has it. ACCUMULATE: batches of a step. LOG: steps between logs.
 Rank 0 writes what the Trainer logs, each rank its parameters at the end."""
 
+import quick  # first
 import hashlib
 import os
 import sys
@@ -13,6 +14,7 @@ import transformers
 import rdzv
 import rdzv.torch
 
+quick.imported()
 FOLDER, STEPS, ACCUMULATE, LOG = sys.argv[1], int(sys.argv[2]), int(os.environ.get("ACCUMULATE", 1)), int(os.environ.get("LOG", 1))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """with_lightning.py FOLDER STEPS: PyTorch Lightning with rdzv's callback, as the guide has it."""
 
+import quick  # first
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 import rdzv
 
+quick.imported()
 warnings.filterwarnings("ignore", module="lightning.*")
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 lightning.seed_everything(1, verbose=False)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """with_saver.py FOLDER STEPS: Hugging Face Accelerate with rdzv's saver, as the guide has it."""
 
+import quick  # first
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import rdzv
 
+quick.imported()
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 set_seed(1)
 accelerator = Accelerator(cpu=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """with_trainer.py FOLDER STEPS: Hugging Face Trainer with rdzv's callback, as the guide has it."""
 
+import quick  # first
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ import transformers
 
 import rdzv
 
+quick.imported()
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 transformers.set_seed(1)
 
