@@ -3,7 +3,7 @@
 
 passed=0 failed=0 skipped=0
 names='' # of what failed, for the end
-took=''  # how long each step took, for the end
+took=''  # how long each step took, and how much CPU, for the end
 twice=() # what passed only at its second try, for the end
 twice_max=3
 
@@ -89,7 +89,7 @@ report_one() {
       ;;
     late) why="not done within its deadline of $secs s" secs=$rest how=1 ;;
   esac
-  took+="$secs $name"$'\n'
+  took+="$secs $name $(awk -F '[ms ]+' '{ cpu += 60 * ($1 + $3) + $2 + $4 } END { if (NR) printf "%.0f", cpu }' "$logs/$name.cpu" 2>/dev/null)"$'\n'
   while IFS=$'\t' read -r test first second cause; do
     twice+=("  $name: $test: first $first, then $second"$'\n'"      $cause")
   done < <(cat "$logs/$name.second" 2>/dev/null)
@@ -132,7 +132,7 @@ report_one() {
 report_end() {
   progress_end
   progress_erase
-  printf '%stook:%s %s\n' "$bold" "$plain" "$(sort -rn <<<"$took" | awk 'NF { printf "%s%s %.0f s", sep, $2, $1; sep = ", " }')"
+  printf '%stook:%s %s\n' "$bold" "$plain" "$(sort -rn <<<"$took" | awk 'NF { printf "%s%s %.0f s%s", sep, $2, $1, $3 == "" ? "" : " (CPU " $3 " s)"; sep = ", " }')"
   printf '%s%d min %d s; logs in build/test-logs%s\n' "$bold" $((SECONDS / 60)) $((SECONDS % 60)) "$plain"
   [ ${#twice[@]} = 0 ] || printf '%s\n' "${yellow}passed at the second try:$plain" "${twice[@]}"
   if [ ${#twice[@]} -gt $twice_max ]; then

@@ -6,6 +6,7 @@
 #   $logs/NAME.group    its process group
 #   $logs/NAME.result   how it ended: "exit-status seconds", "needs STEP", "late LIMIT seconds", or "never" for a step that did not begin
 #                       before the deadline of the whole run
+#   $logs/NAME.cpu      the CPU time that it and its processes took, as bash prints it
 #   $logs/NAME.counts   "passed failed skipped", if the step ran several tests
 #   $logs/NAME.failed   the names of the tests that failed, and below each name, indented, its output
 #   $logs/NAME.second   the tests that passed only at their second try: the test, where its first and its second output are, and why it failed, between tabs
@@ -68,6 +69,7 @@ run_step() {
   (
     set +m
     trap : TERM # its programs get the signal; this shell counts what they did
+    trap 'times >"$logs/$name.cpu"' EXIT
     export TESTS_RUN_STEP=$mark
     set -e
     "$fn"
