@@ -22,8 +22,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def arguments(entry):
-    """The compiler and its flags, without those about what it writes."""
-    args = [a for a in shlex.split(entry["command"]) if a != "-c"]
+    """The compiler and its flags, without those about what it writes, and without ccache, which does not keep what is not compiled."""
+    args = [a for a in shlex.split(entry["command"]) if a not in ("-c", "ccache")]
     for flag in ("-o", "-MF", "-MQ", "-MT"):
         while flag in args:
             at = args.index(flag)
