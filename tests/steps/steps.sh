@@ -126,10 +126,10 @@ run_meson() { # DIR ARGUMENTS...
   ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 meson test -C "$1" --no-rebuild "${@:2}"
 }
 
-# meson_test DIR ARGUMENTS...: counts test cases, not programs, where a program prints cmocka's lines.
+# meson_test DIR PROCESSES ARGUMENTS...: counts test cases, not programs, where a program prints cmocka's lines.
 meson_test() {
   local rc=0
-  run_meson "$1" --print-errorlogs --num-processes "$jobs" "${@:2}" || rc=$?
+  run_meson "$1" --print-errorlogs --num-processes "$2" "${@:3}" || rc=$?
   python3 tests/count.py meson "$1/meson-logs/testlog.json" "$told" "$again" >"$counts"
   return $rc
 }
@@ -141,6 +141,7 @@ meson_second_try() { # DIR TEST LOG
   python3 tests/count.py meson "$1/meson-logs/second.json" /dev/null
 }
 
+# Most of these tests wait, so twice as many run as there are processors.
 do_unit() {
   local names=() rc=0 dir=$out/asan
   if [ -n "$pattern" ]; then
@@ -149,7 +150,7 @@ do_unit() {
   fi
   local suites=(--suite unit)
   [ -n "$pattern" ] || suites+=(--suite sim)
-  RDZV_SIM_SEEDS=1000 meson_test "$dir" --timeout-multiplier 3 "${suites[@]}" "${names[@]}" || rc=$?
+  RDZV_SIM_SEEDS=1000 meson_test "$dir" $((2 * jobs)) --timeout-multiplier 3 "${suites[@]}" "${names[@]}" || rc=$?
   # The simulation has no second try: what its seeds decide, they decide again.
   sed -i "/:sim \/ /d; s|\$|\t$dir/meson-logs/testlog.txt|" "$again"
   second_tries unit meson_second_try "$dir"
@@ -164,7 +165,7 @@ do_sim() {
   local seeds=30000
   [ $quick = 0 ] || seeds=300
   [ $all = 0 ] || seeds=200000
-  RDZV_SIM_SEEDS=$seeds RDZV_SIM_COVERAGE=$logs/sim.show meson_test "$out/gcc" --suite sim --timeout-multiplier 4
+  RDZV_SIM_SEEDS=$seeds RDZV_SIM_COVERAGE=$logs/sim.show meson_test "$out/gcc" "$jobs" --suite sim --timeout-multiplier 4
   echo "(the agent's, and all numbers: ${out#"$top"/}/gcc/meson-logs/testlog.txt)" >>"$logs/sim.show"
 }
 
@@ -188,7 +189,7 @@ do_model() {
   [ $all = 0 ] || "$python" tests/model/replay.py "$out/gcc/tests/sim/sim_random" -j "$jobs" --seeds 301:5001
 }
 
-do_corpus() { meson_test "$out/clang" --suite fuzz; }
+do_corpus() { meson_test "$out/clang" "$jobs" --suite fuzz; }
 
 # wait_for PID: its exit status. A SIGTERM, which runner.sh sends at the step's deadline, interrupts bash's own `wait`.
 wait_for() {
