@@ -62,6 +62,9 @@ void row_set_array_job(struct row *r, const char *kind, const char *id, const ch
 /* The port of a job with a numeric id; other ports derive from the job's name. */
 void row_set_port(struct row *r, int64_t job, int64_t step, const char *variables);
 
+/* Whether a SLURM_STEP_ID, or NULL, is that of a step of srun, not of a batch script or a shell. */
+bool cluster_is_step(const char *id);
+
 /* A list of hosts that a row builds and hands over. */
 struct row_hosts {
   struct cluster_host *v;

@@ -164,7 +164,7 @@ static void read_flux(struct row *r) {
 
 /* srun sets PMI's variables too, and its own say more. */
 static bool is_no_step(const struct row *r) {
-  return !row_variable(r, "SLURM_STEP_ID");
+  return !cluster_is_step(row_variable(r, "SLURM_STEP_ID"));
 }
 
 static const struct launcher {

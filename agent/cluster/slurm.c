@@ -4,7 +4,8 @@
  * A Slurm job has four places, whose environments differ little:
  *
  *     a task of a step       SLURM_STEP_ID is a small number; SLURM_STEP_* describe the step, a part of the job
- *     the batch script       no SLURM_STEP_ID; SLURM_PROCID=0 and SLURM_NODEID=0, as for the first task
+ *     the batch script       SLURM_PROCID=0 and SLURM_NODEID=0, as for the first task; no SLURM_STEP_ID, or since Slurm
+ *                            26.05 SLURM_STEP_ID=-5
  *     the shell of salloc    on the login node, with neither; or on the first node, in a special step whose id is one
  *                            of the greatest 32-bit numbers
  *     a task of mpirun       on the script's node with the script's environment, on others with that of mpirun's step
@@ -12,16 +13,17 @@
  *
  * In a step, tasks join, not machines: `srun -n 8 -N 2` starts eight agents. "4(x2)" lists the tasks per node.
  *
- * SLURM_STEP_NODELIST is sorted, and its first host certainly has a task. SLURM_LAUNCH_NODE_IPADDR is where srun runs:
- * usually the batch script's node, but the login node if srun was typed there. So it counts only without a list, and
- * the first agent checks it.
+ * SLURM_STEP_NODELIST is sorted, and its first host certainly has a task. This need not be task 0: since 26.05 tasks
+ * follow the network's topology, while the list, SLURM_NODEID and the tasks per node keep the order of the nodes. So
+ * SLURM_PROCID alone orders the ranks. SLURM_LAUNCH_NODE_IPADDR is where srun runs: usually the batch script's node,
+ * but the login node if srun was typed there. So it counts only without a list, and the first agent checks it.
  *
  * GPUs: those of the step on this node, if each agent has its node to itself. With several agents on any node, only
  * those that Slurm grants per task: SLURM_GPUS_PER_TASK, or a task's list that is shorter than the node's. "a100:2" is
  * the number 2.
  *
  * Parts of a heterogeneous job that run as one step share counts and a list in SLURM_STEP_*; outside of a step each
- * part has its own list. Slurm 23 and later set SLURM_JOB_END_TIME. */
+ * part has its own list. Slurm 23.02 and later set SLURM_JOB_END_TIME: a year after the start if there is no limit. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +36,14 @@ enum {
   JOB_MAX = 2000000000,
   PARTS_MAX = 128,          /* of a heterogeneous job: Slurm's own limit */
   SECONDS_MAX = 4102444800, /* 2100: Slurm uses later times for "never" */
+  YEAR = 365 * 24 * 60 * 60,
 };
 static const int64_t SPECIAL_STEPS = 4294967040; /* ids from here on are batch scripts, shells and the like */
+
+bool cluster_is_step(const char *id) {
+  int64_t n;
+  return id && parse_int(id, 0, SPECIAL_STEPS - 1, &n, NULL) == 0;
+}
 
 static const char *first_of(const struct row *r, const char *a, const char *b) {
   return row_variable(r, a) ? a : b;
@@ -171,10 +179,10 @@ static void find_all_hosts(struct row *r, const char *per_node) {
 
 void cluster_read_slurm(struct row *r) {
   const char *step = row_variable(r, "SLURM_STEP_ID");
-  int64_t n, end;
+  int64_t n, begin, end;
   if (!row_variable(r, "SLURM_JOB_ID")) return;
   row_set_text(r, &r->c->scheduler, "Slurm", "SLURM_JOB_ID");
-  bool in_step = step && row_number(r, "SLURM_STEP_ID", 0, UINT32_MAX, &n) && n < SPECIAL_STEPS;
+  bool in_step = step && row_number(r, "SLURM_STEP_ID", INT32_MIN, UINT32_MAX, &n) && cluster_is_step(step);
   if (r->c->by_mpirun) {
     /* mpirun's own number distinguishes starts, if known: Open MPI runs its helpers in a step on all nodes but the
      * first. Else the step does: Hydra starts all helpers as one step. */
@@ -193,7 +201,9 @@ void cluster_read_slurm(struct row *r) {
     row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
   }
   row_take_number(r, &r->c->restarts, restart_count, 0, INT32_MAX);
-  const char *text = row_variable(r, "SLURM_JOB_END_TIME");
-  if (text && parse_int(text, 1, INT64_MAX, &end, NULL) == 0 && end > SECONDS_MAX) return; /* no limit */
+  const char *text = row_variable(r, "SLURM_JOB_END_TIME"), *start = row_variable(r, "SLURM_JOB_START_TIME");
+  bool known = text && parse_int(text, 1, INT64_MAX, &end, NULL) == 0;
+  if (known && end > SECONDS_MAX) return; /* no limit, as below */
+  if (known && start && parse_int(start, 1, SECONDS_MAX, &begin, NULL) == 0 && end - begin == YEAR) return;
   row_take_number(r, &r->c->end_time, "SLURM_JOB_END_TIME", 1, SECONDS_MAX);
 }
