@@ -84,9 +84,9 @@ def makes(tmp_path, request, kind):
             with open(path, "a") as f:
                 f.write(line + "\n")
 
-    def make(n):
+    def make(n, **more):
         assert not made, "one cluster a test"
-        made.append(kind(tmp_path, n, say))
+        made.append(kind(tmp_path, n, say, **more))
         request.node.cluster_made = made[0]
         return made[0]
 

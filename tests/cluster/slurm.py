@@ -3,12 +3,14 @@
 
 munged and slurmd run on each node, munged and slurmctld on login, as root, from the machine's own packages. All that they need or leave lies in
 the cluster's folder: the key, the configuration (which is mounted over each host's /etc/slurm), spool, logs. So nothing of the machine's own Slurm
-is touched, and several such clusters do not know of each other. Processes are found by their descent (proctrack/linuxproc), since a test may not
+is touched, and several such clusters do not know of each other. RDZV_SLURM_ROOT=DIR runs another version: a folder of slurm_root.sh, which lies
+over each host's /usr. The build and all else stay the machine's own, on the folder's newer C library. Processes are found by their descent (proctrack/linuxproc), since a test may not
 have cgroups of its own; GPUs are
 device files that Slurm hands out by their numbers, and that nothing opens. Waits are short where Slurm lets one say so:
 a node that is silent for SlurmdTimeout is down, and a job that was requeued may start again when its old credential is over. As on many sites srun kills what is left of a step WaitTime after its first task has ended, unless it is told --wait=0.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -19,8 +21,10 @@ import hosts
 from harness import BUILD, SLOW, TOP, until
 
 TOOLS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
+ROOT = os.environ.get("RDZV_SLURM_ROOT", "")
 GPUS = 4
-OURS = {"munged", "slurmctld", "slurmscriptd", "slurmd"}  # what a job does not leave behind
+# What a job does not leave behind. Since 24.11 daemons that were reconfigured have their file's name.
+OURS = {"munged", "slurmctld", "slurmctld-wlm", "slurmscriptd", "slurmd", "slurmd-wlm"}
 
 CONF = """
 ClusterName=rdzv
@@ -43,12 +47,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 SlurmdParameters=config_overrides
+SlurmctldParameters=enable_expedited_requeue
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
 ReturnToService=2
-SlurmdTimeout=6
+SlurmdTimeout={silent}
 TCPTimeout=2
 MessageTimeout=5
 WaitTime=2
@@ -60,16 +65,20 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF 
 
 def missing():
     """Why there can be no Slurm here, "" if there can."""
-    gone = [t for t in TOOLS if not shutil.which(t) and not shutil.which(f"/usr/sbin/{t}")]
+    gone = [t for t in TOOLS if not shutil.which(t, path=f"{ROOT}/usr/bin:{ROOT}/usr/sbin")]
+    if ROOT and gone:
+        return f"RDZV_SLURM_ROOT={ROOT}: {', '.join(gone)} is not there; tests/cluster/slurm_root.sh makes such a folder"
     return f"{', '.join(gone)} not installed (packages slurm-wlm, munge)" if gone else ""
 
 
 class Slurm(hosts.Batch):
-    def __init__(self, tmp, n, say=print):
+    def __init__(self, tmp, n, say=print, topology=""):
         super().__init__(tmp, n, say)
         self.folder, self.jobs = self.tmp / "slurm", []
         try:
-            self.configure(n)
+            for host in self.hosts if ROOT else ():
+                host.ns.sh(f"mount -t overlay slurm -o lowerdir={ROOT}/usr:/usr /usr")
+            self.configure(n, topology)
             self.start(self.login)
             for host in self.nodes:
                 self.start(host)
@@ -78,14 +87,17 @@ class Slurm(hosts.Batch):
             self.tear_down()
             raise
 
-    def configure(self, n):
+    def configure(self, n, topology):
         for name in ("etc", "state", *(f"spool.node{i}" for i in range(1, n + 1))):
             (self.folder / name).mkdir(parents=True)
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(self.mark.encode() * 4)
-        conf = CONF.format(addr=self.login.addr, folder=self.folder, nodes=f"node[1-{n}]", gpus=GPUS)
-        (self.folder / "etc/slurm.conf").write_text(conf)
+        # Later versions wait for a dead node for seconds before they look at the others again.
+        silent = 12 if self.version() >= (23, 11) else 6
+        conf = CONF.format(addr=self.login.addr, folder=self.folder, nodes=f"node[1-{n}]", gpus=GPUS, silent=silent)
+        (self.folder / "etc/slurm.conf").write_text(conf + ("TopologyPlugin=topology/tree\n" if topology else ""))
+        (self.folder / "etc/topology.conf").write_text(topology)
         (self.folder / "etc/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (self.folder / "etc/gres.conf").write_text(f"NodeName=node[1-{n}] Name=gpu File=/run/gpu[0-{GPUS - 1}]\n")
 
@@ -116,6 +128,10 @@ class Slurm(hosts.Batch):
         env = super().env(extra)
         env.pop("TMPDIR", None)
         return {**env, "PATH": f"{BUILD}/agent:{BUILD}/agent/trainer:{BUILD}/daemon:{env['PATH']}"}
+
+    def version(self):
+        """(year, month)"""
+        return tuple(map(int, re.findall(r"\d+", self.run("srun", "--version"))[:2]))
 
     def run(self, *argv, env=None):
         """What it says, without the last newline; stderr too where it failed."""

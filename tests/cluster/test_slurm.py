@@ -210,7 +210,8 @@ def test_lines_of_sites(make_slurm):
     head = "#!/bin/bash\nexport HEAD=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
     for n, (line, change) in enumerate(sites.items()):
         (c.tmp / "site.sbatch").write_text(head + pages.with_changes(pages.inline(table, line), [change]) + "\n")
-        job = c.sbatch("--nodes", 2, "--gpus-per-node", 4, "--cpus-per-task", 4, "--output", f"site{n}-%j.out", "site.sbatch", env={"PATH": f"{c.tmp}/bin:{c.env()['PATH']}"})
+        tasks = ("--ntasks-per-node", 4, "--cpus-per-task", 1) if "ntasks" in line else ("--cpus-per-task", 4)
+        job = c.sbatch("--nodes", 2, "--gpus-per-node", 4, *tasks, "--output", f"site{n}-%j.out", "site.sbatch", env={"PATH": f"{c.tmp}/bin:{c.env()['PATH']}"})
         assert job.exit() == 0, c
         size = 4 if "standalone" in line else 8
         assert sorted(re.findall(r"round 1, rank (\d+) of (\d+), local (\d)", job.text)) == [(str(r), str(size), str(r % 4)) for r in range(size)], f"{line}\n{c}"
@@ -318,6 +319,24 @@ def test_tasks_of_one_gpu(make_slurm):
         assert own.says(rf"rank {rank} of 4, local 0 of 1, sees {n}, on {host}$"), c
     uneven = c.srun("--nodes", 2, "--ntasks", 4, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE on $(hostname)")
     assert uneven.exit() == 0 and len(uneven.out) == 4 and all("of 4" in l for l in uneven.out), c  # Slurm may put three on one node
+    c.gone()
+
+
+def test_ranks_follow_the_topology(make_slurm):
+    """As srun numbers its tasks: since 26.05 switch by switch, before that as the node list. In both cases every agent finds its own workers' numbers."""
+    c = make_slurm(4, topology="SwitchName=s1 Nodes=node[1,3]\nSwitchName=s2 Nodes=node[2,4]\nSwitchName=top Switches=s[1-2]\n")
+    p = c.srun("-N", 4, "sh", "-c", "echo $SLURM_PROCID $(hostname) $SLURM_TOPOLOGY_ADDR")
+    assert p.exit() == 0, c
+    placed = [line.split()[1:] for line in sorted(p.out)]
+    assert [host for host, _ in placed] == [f"node{i}" for i in ((1, 3, 2, 4) if c.version() >= (26, 5) else (1, 2, 3, 4))], p
+    assert all(at == f"top.s{1 + (int(host[-1]) + 1) % 2}.{host}" for host, at in placed), p
+    p = c.srun("-N", 4, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", "echo $RANK $GROUP_RANK $LOCAL_RANK $(hostname)")
+    assert p.exit(30) == 0, c
+    assert sorted(p.out) == [f"[{r}] {r} {r // 2} {r % 2} {placed[r // 2][0]}" for r in range(8)], c
+    # The place to meet is the list's first host, which need not have the first rank.
+    p = c.srun("-N", 3, "-w", "node[2-4]", "rdzv-agent", "--", "sh", "-c", "echo $RANK $(hostname)")
+    assert p.exit(30) == 0, c
+    assert sorted(p.out) == [f"[{r}] {r} {host}" for r, host in enumerate(host for host, _ in placed if host != "node1")], c
     c.gone()
 
 
