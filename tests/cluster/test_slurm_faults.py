@@ -96,7 +96,7 @@ def test_the_first_node_dies_just_before_the_end(make_slurm):
     """Slurm does not know it yet when the others are done: they end the job all the same, and give their nodes back."""
     c = make_slurm(3)
     conf = c.folder / "etc/slurm.conf"
-    conf.write_text(conf.read_text().replace("SlurmdTimeout=6\n", "SlurmdTimeout=600\n"))
+    conf.write_text(re.sub(r"SlurmdTimeout=\d+\n", "SlurmdTimeout=600\n", conf.read_text()))
     assert not c.run("scontrol", "reconfigure"), c
     job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT)
     for rank in range(6):
@@ -164,6 +164,40 @@ while True:
 """
 
 
+@pytest.mark.seconds(60)
+def test_requeue_expedite(make_slurm):
+    """A job that asks for its next life, or has a node that fails, waits for nothing. One that fails on healthy nodes is held in the queue."""
+    c = make_slurm(4)
+    if c.version() < (25, 11):
+        pytest.skip("not on this machine: Slurm 25.11 or later")
+    epilog = c.folder / "epilog"
+    epilog.write_text('#!/bin/sh\n[ "$(hostname)" != node2 ]\n')
+    epilog.chmod(0o755)
+    conf = c.folder / "etc/slurm.conf"
+    conf.write_text(conf.read_text().replace("cred_expire=5", "cred_expire=300") + f"Epilog={epilog}\n")
+    assert not c.run("scontrol", "reconfigure"), c
+    text = pages.inline(PAGE, "sbatch --requeue=expedite requeue.sbatch")
+    (c.tmp / "fails").write_text("#!/bin/sh\necho life $RDZV_SCHEDULER_RESTARTS on $(hostname)\nexit 3\n")
+    (c.tmp / "fails").chmod(0o755)
+    (fails,) = c.submitted(f"{text} ./fails", {"SBATCH_GPUS_PER_NODE": "1", "RDZV_AGENT_MAX_RESTARTS": "0"})
+    for life in (2, 3):
+        until(lambda: f"it is held after life {life}\n{c}", lambda: [fails.fields()[key] for key in ("JobState", "Restarts")] == ["REQUEUE_HOLD", str(life)], 30)
+        assert fails.says(f"life {life - 1} on node[134]") and not fails.says("life [1-9] on node2|is to go on"), c
+        c.run(*(("scontrol", "release") if life == 2 else ("scancel",)), fails.id)
+    (c.tmp / "writes.py").write_text(WRITES)
+    (job,) = c.submitted(f"{text} {PYTHON} -SE writes.py", {"SBATCH_GPUS_PER_NODE": "1"})
+    for life in range(2):
+        for rank in range(2):
+            job.expect(f"round 1, rank {rank}, life {life}")
+        if life == 0:
+            c.run("scancel", "--signal", "TERM", job.id)
+    (c.tmp / "go").touch()
+    dead = job.says(r"node(\d): round 1, rank 1, life 1")[1]
+    c[int(dead)].power_off()
+    assert job.exit(60) == 0 and job.fields()["Restarts"] == "2" and job.says(f"node[^{dead}]: round 1, rank 1, life 2"), c
+    c.gone()
+
+
 @pytest.mark.seconds(20)
 @pytest.mark.parametrize("script", ["requeue", "elastic", "../aws/parallelcluster"])
 def test_a_checkpoint_may_take_longer_elsewhere(make_slurm, script):
@@ -180,6 +214,25 @@ def test_a_checkpoint_may_take_longer_elsewhere(make_slurm, script):
     assert job.exit(60) == 0 and job.fields()["Restarts"] == "1", c
     for rank in range(2):
         assert job.says(f"rank {rank}, life 1"), c
+    c.gone()
+
+
+@pytest.mark.seconds(30)
+def test_the_time_limit_after_a_loss(make_slurm):
+    """The script still sees that its agents leave with 75, and asks for the next life: since 23.02 srun exits with 1 because of the dead node."""
+    c = make_slurm(4)
+    (c.tmp / "writes.py").write_text(WRITES)
+    job = c.sbatch("--nodes", 3, "--gpus-per-node", 1, "--cpus-per-task", 1, SCRIPTS / "elastic.sbatch", PYTHON, "-SE", "writes.py")
+    for rank in range(3):
+        job.expect(f"round 1, rank {rank}, life 0")
+    c[3].power_off()
+    for rank in range(2):
+        job.expect(f"round 2, rank {rank}, life 0")
+    job.expect("Node failure on node3", 40)
+    (c.tmp / "go").touch()
+    c.run("scancel", "--signal", "TERM", job.id)
+    assert job.exit(60) == 0 and job.fields()["Restarts"] == "1", c
+    assert job.says(r"life 1 of job \d+ is over \(exit code 75\)") and job.says("rank 2, life 1"), c
     c.gone()
 
 

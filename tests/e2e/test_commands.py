@@ -36,6 +36,7 @@ TAKEN = {
     "srun --ntasks-per-node 4 python train.py": "tests/cluster/test_slurm.py::test_lines_of_sites",
     "scontrol show partition": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",
+    "sbatch --requeue=expedite requeue.sbatch": "tests/cluster/test_slurm_faults.py::test_requeue_expedite",
     "ssh node2 true": "tests/cluster/test_ssh.py::test_the_page",
     'rdzv-agent --hostfile "$PBS_NODEFILE" -- ./train.py': "tests/cluster/test_batch.py::test_devices_stay_on_their_host",
     "rdzv-agent --nproc 1 train.py": "tests/interop/test_python_module.py::test_pytorch_by_hand",
