@@ -216,6 +216,7 @@ install_all() {
   find_python
   [ $install = 1 ] || return 0
   [ $torch = 0 ] || install_torch
+  if wanted slurm; then tests/cluster/slurm_root.sh trixie >/dev/null || true; fi
   [ $ci = 1 ] || return 0
   install_nccl
   # It builds the conda recipe.

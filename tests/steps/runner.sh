@@ -25,7 +25,7 @@ deadline_of() {
     format | corpus) echo 300 ;;
     gcc | asan | bench) echo 900 ;;
     unit | features) echo 1200 ;;
-    cluster | interop | e2e) echo 1800 ;;
+    cluster | interop | e2e | slurm) echo 1800 ;;
     clang | tidy | packages | sim | model) echo 2400 ;;
     image) echo 3000 ;;
     fresh | faults) echo 5400 ;;

@@ -256,7 +256,7 @@ run_pytest() {
   count_pytests "$name" "$lanes" "$tmp"
   for i in $(seq "$lanes"); do cat "$logs/$name-$i.log"; done
   case $name in
-    e2e | cluster | interop | packages)
+    e2e | cluster | interop | packages | slurm)
       second_tries "$name" pytest_second_try "$tmp" "$dir"
       count_pytests "$name" "$lanes" "$tmp"
       ;;
@@ -303,6 +303,14 @@ kill_ranks() { # NAME OPTIONS...
   local name=$1
   shift
   "$python" tests/gpu/run --rehearse --build "$out/gcc" --only kill --kills 20 --out "$logs/kills-$name" "$@" >>"$logs/faults.show"
+}
+
+# Debian 13's Slurm in place of this machine's, for what may depend on the version.
+do_slurm() {
+  export RDZV_SLURM_ROOT=$RDZV_TESTS_CACHE/slurm-trixie
+  [ -e "$RDZV_SLURM_ROOT" ] || { echo "$RDZV_SLURM_ROOT is not there: tests/cluster/slurm_root.sh trixie makes it"; exit 77; }
+  run_unskipped slurm 2 "$out/gcc" tests/cluster/test_slurm.py tests/cluster/test_slurm_faults.py \
+    -k "needs_no_option or explain or test_scripts or lines_of_sites or topology or one_gpu or elastic or after_a_loss or preempted"
 }
 
 # On a machine that has nothing but what Debian 12 ships: the README's first command; packages built, installed, used, purged.
