@@ -138,6 +138,7 @@ class Host:
         self.cluster.switch.sh(f"ip link set {self.port} down")
         ns, self.ns = self.ns, None
         ns.kill()
+        self.cluster.on_power_off(self)
 
     # -- the wire ------------------------------------------------------------------------------------------------------
 
@@ -257,6 +258,9 @@ class Cluster(harness.Rdzv):
     def fact(self, text):
         """A time that was measured, for people to read; nothing depends on it."""
         self.say(text)
+
+    def on_power_off(self, host):
+        """For those that manage hosts."""
 
     # -- all hosts -----------------------------------------------------------------------------------------------------
 

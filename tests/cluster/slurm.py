@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import time
 
 import harness
@@ -23,6 +24,7 @@ from harness import BUILD, SLOW, TOP, until
 TOOLS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
 ROOT = os.environ.get("RDZV_SLURM_ROOT", "")
 GPUS = 4
+NEVER = 300  # SlurmdTimeout, by default
 # What a job does not leave behind. Since 24.11 daemons that were reconfigured have their file's name.
 OURS = {"munged", "slurmctld", "slurmctld-wlm", "slurmscriptd", "slurmd", "slurmd-wlm"}
 
@@ -73,6 +75,7 @@ def missing():
 
 class Slurm(hosts.Batch):
     def __init__(self, tmp, n, say=print, topology=""):
+        self.timers = []
         super().__init__(tmp, n, say)
         self.folder, self.jobs = self.tmp / "slurm", []
         try:
@@ -93,13 +96,23 @@ class Slurm(hosts.Batch):
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(self.mark.encode() * 4)
-        # Later versions wait for a dead node for seconds before they look at the others again.
-        silent = 12 if self.version() >= (23, 11) else 6
+        silent = NEVER if (23, 11) <= self.version() < (26, 5) else 6
         conf = CONF.format(addr=self.login.addr, folder=self.folder, nodes=f"node[1-{n}]", gpus=GPUS, silent=silent)
         (self.folder / "etc/slurm.conf").write_text(conf + ("TopologyPlugin=topology/tree\n" if topology else ""))
         (self.folder / "etc/topology.conf").write_text(topology)
         (self.folder / "etc/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (self.folder / "etc/gres.conf").write_text(f"NodeName=node[1-{n}] Name=gpu File=/run/gpu[0-{GPUS - 1}]\n")
+
+    def on_power_off(self, host):
+        """Slurm 24.11 waits for a dead node before it asks the others again, so a short SlurmdTimeout ends those as well. It learns of the dead one here."""
+        if f"SlurmdTimeout={NEVER}\n" in (self.folder / "etc/slurm.conf").read_text():
+            self.timers.append(threading.Timer(10, self.run, ("scontrol", "update", f"nodename={host.name}", "state=down", "reason=silent")))
+            self.timers[-1].start()
+
+    def tear_down(self):
+        for timer in self.timers:
+            timer.cancel()
+        super().tear_down()
 
     def start(self, host):
         """Its daemons. They leave when the host does."""
@@ -130,8 +143,8 @@ class Slurm(hosts.Batch):
         return {**env, "PATH": f"{BUILD}/agent:{BUILD}/agent/trainer:{BUILD}/daemon:{env['PATH']}"}
 
     def version(self):
-        """(year, month)"""
-        return tuple(map(int, re.findall(r"\d+", self.run("srun", "--version"))[:2]))
+        """(year, month); no configuration is needed."""
+        return tuple(map(int, re.findall(r"\d+", self.run("/usr/sbin/slurmctld", "-V"))[:2]))
 
     def run(self, *argv, env=None):
         """What it says, without the last newline; stderr too where it failed."""
