@@ -123,25 +123,6 @@ static int count_devices(const struct agent_options *o, struct placed *p, int *c
                  *count ? "only " : "", *count, *count == 1 ? "is" : "are", wanted);
 }
 
-/* With one agent per device or few devices: if each agent sees all devices, or none exist, LOCAL_RANK continues after
- * that of the agents before it. If an agent sees only its own, it starts at 0. If the agent's index is unknown, all
- * would use the same devices. */
-static int set_local_ranks(const struct agent_options *o, struct placed *p, struct err *e) {
-  int64_t all = o->local_agents * p->workers;
-  bool several = o->local_agents > 1 || o->crowded_by;
-  struct devices *d = several ? find_visible(p, p->before.n ? &p->before : NULL, NULL) : NULL;
-  int n = d ? d->n : 0;
-  free(d);
-  bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
-  p->first = shared ? o->local_index * p->workers : 0;
-  p->local_world = shared ? all : p->workers;
-  if (!o->crowded_by || n <= p->workers) return 0;
-  return err_set(e, -EINVAL,
-                 "several agents share this host (%s), and each sees all %d GPUs: start one agent on each host, or set "
-                 "CUDA_VISIBLE_DEVICES for each",
-                 o->crowded_by, n);
-}
-
 /* -EINVAL: --nproc gpu or xpu without one. */
 static int refuse_no_gpu(const struct agent_options *o, const struct buf *said, struct err *e) {
   const char *spelling = opts_origin(&o->parsed, "nproc")->spelling;
@@ -176,7 +157,22 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
   p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
-  return set_local_ranks(o, p, e);
+  /* With one agent per device or few devices: if each agent sees all devices, or none exist, LOCAL_RANK continues after
+   * that of the agents before it. If an agent sees only its own, it starts at 0. If the agent's index is unknown, all
+   * would use the same devices. */
+  int64_t all = o->local_agents * p->workers;
+  bool several = o->local_agents > 1 || o->crowded_by;
+  struct devices *d = several ? find_visible(p, p->before.n ? &p->before : NULL, NULL) : NULL;
+  int seen = d ? d->n : 0;
+  free(d);
+  bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (seen == 0 || seen >= all);
+  p->first = shared ? o->local_index * p->workers : 0;
+  p->local_world = shared ? all : p->workers;
+  if (!o->crowded_by || seen <= p->workers) return 0;
+  return err_set(e, -EINVAL,
+                 "several agents share this host (%s), and each sees all %d GPUs: start one agent on each host, or set "
+                 "CUDA_VISIBLE_DEVICES for each",
+                 o->crowded_by, seen);
 }
 
 /* The trainer's --device; NULL: not given. */

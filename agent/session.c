@@ -645,25 +645,6 @@ static void on_signal_of_others(uv_signal_t *handle, int signo) {
       signal_name(signo));
 }
 
-static void watch_signals(struct session *s) {
-  uint64_t watched = s->watched = signals_to_watch(s->o->options);
-  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
-    bool ours = watched >> signo & 1;
-    uv_signal_cb cb = ours                                   ? on_signal
-                      : signo == SIGTSTP                     ? on_tstp
-                      : signo == SIGCONT                     ? on_cont
-                      : signo == SIGWINCH                    ? on_winch
-                      : signo == SIGUSR1 || signo == SIGUSR2 ? on_signal_of_others
-                                                             : NULL;
-    if (!cb || (!ours && signal_is_ignored(signo))) continue;
-    uv_signal_t *handle = &s->signals[signo];
-    uv_signal_init(&s->loop, handle);
-    handle->data = s;
-    uv_signal_start(handle, cb, signo);
-    uv_unref((uv_handle_t *)handle);
-  }
-}
-
 /* Its log file has a folder that does not exist yet. */
 void session_start_daemon(struct session_options *o, int (*program)(int argc, char **argv),
                           const struct copy_words *words) {
@@ -698,7 +679,22 @@ int session_run(const struct session_options *o, bool *hung) {
     timers[i]->data = s;
   }
   uv_unref((uv_handle_t *)&s->front);
-  watch_signals(s);
+  uint64_t watched = s->watched = signals_to_watch(s->o->options);
+  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
+    bool ours = watched >> signo & 1;
+    uv_signal_cb cb = ours                                   ? on_signal
+                      : signo == SIGTSTP                     ? on_tstp
+                      : signo == SIGCONT                     ? on_cont
+                      : signo == SIGWINCH                    ? on_winch
+                      : signo == SIGUSR1 || signo == SIGUSR2 ? on_signal_of_others
+                                                             : NULL;
+    if (!cb || (!ours && signal_is_ignored(signo))) continue;
+    uv_signal_t *handle = &s->signals[signo];
+    uv_signal_init(&s->loop, handle);
+    handle->data = s;
+    uv_signal_start(handle, cb, signo);
+    uv_unref((uv_handle_t *)handle);
+  }
   char addrs[ADDRS_MAX + 1] = "";
   struct supervisor_config config = *o->supervisor;
   if (!o->options->standalone) host_addrs_text(addrs); /* nobody elsewhere asks for it */

@@ -269,21 +269,6 @@ static void signal_all(struct guard_process *s, int signo) {
   proctree_finish(&t);
 }
 
-/* A shell blocks signals while it forks. A signal that comes then kills the shell afterwards, and its child never gets
- * it. Older processes do not get it again: a second SIGTERM means haste to many programs. */
-static void tell_late_born(struct guard_process *s) {
-  struct proctree t = PROCTREE_INIT;
-  uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
-  s->orphaned = false;
-  proctree_children(&t);
-  for (size_t i = 0; i < t.n; i++) {
-    const struct guarded *w = find_worker(s, t.v[i].pid);
-    if (!(w && !w->reaped) && !is_spared_child(s, t.v[i].pid) && (t.v[i].start + 1) * tick_ms > s->told_ms)
-      kill(t.v[i].pid, s->signo);
-  }
-  proctree_finish(&t);
-}
-
 /* The workers themselves are dead. A member of their groups that still runs got the SIGTERM and has the grace: the real
  * trainer behind a shell that did not wait for it. */
 static bool group_left(struct guard_process *s) {
@@ -760,7 +745,20 @@ static void update_phase(struct guard_process *s, bool none_left) {
     s->leftovers = s->any_failed ? LEFTOVERS_NONE : LEFTOVERS_FOUND;
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;
   }
-  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
+  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) {
+    /* A shell blocks signals while it forks. A signal that comes then kills the shell afterwards, and its child never gets
+     * it. Older processes do not get it again: a second SIGTERM means haste to many programs. */
+    struct proctree t = PROCTREE_INIT;
+    uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+    s->orphaned = false;
+    proctree_children(&t);
+    for (size_t i = 0; i < t.n; i++) {
+      const struct guarded *w = find_worker(s, t.v[i].pid);
+      if (!(w && !w->reaped) && !is_spared_child(s, t.v[i].pid) && (t.v[i].start + 1) * tick_ms > s->told_ms)
+        kill(t.v[i].pid, s->signo);
+    }
+    proctree_finish(&t);
+  }
   if (s->phase == PHASE_TERMINATING && s->leftovers == LEFTOVERS_NONE && others == 0 &&
       s->kill_at_ms > now + LEFTOVER_GRACE_MS && !group_left(s))
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;

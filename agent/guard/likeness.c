@@ -52,30 +52,6 @@ void likeness_put_confinement(const char *proc, struct buf *out) {
       if (strncmp(line, names[i], strlen(names[i])) == 0) buf_printf(out, "%s\n", line);
 }
 
-/* Descriptors go on to workers unless they are close-on-exec. A guard that stays would hold a pipe's end, a lock or an
- * offset in a file, and a later start has others. */
-static int put_descriptors(struct buf *out, struct err *e) {
-  char link[LINK_MAX], path[40];
-  DIR *d = opendir("/proc/self/fd");
-  const struct dirent *entry;
-  int rc = d ? 0 : err_sys(e, -errno, "/proc/self/fd");
-  while (d && rc == 0 && (entry = readdir(d))) {
-    int fd = (int)strtol(entry->d_name, NULL, 10);
-    if (fd <= STDERR_FILENO || fcntl(fd, F_GETFD) & FD_CLOEXEC) continue;
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(path, link, sizeof(link) - 1);
-    link[n < 0 ? 0 : n] = '\0';
-    if (strcmp(link, "/dev/null") == 0)
-      buf_printf(out, "fd %d %s\n", fd, link);
-    else
-      rc =
-          err_set(e, -EBUSY, "descriptor %d (%.40s) is open, which no later start can have: close it, %d>&- in a shell",
-                  fd, link, fd);
-  }
-  if (d) closedir(d);
-  return rc;
-}
-
 int likeness_put(const struct guard_kept_for *kept_for, struct buf *out, struct err *e) {
   static const char *const files[] = {"limits",          "cgroup",        "attr/current", "oom_score_adj",
                                       "coredump_filter", "timerslack_ns", "personality",  "loginuid"};
@@ -106,5 +82,25 @@ int likeness_put(const struct guard_kept_for *kept_for, struct buf *out, struct 
   struct siphash_key key = siphash_key_from(0);
   for (size_t i = 0; kept_for->env[i]; i++) key.k[0] = siphash(&key, kept_for->env[i], strlen(kept_for->env[i]));
   buf_printf(out, "variables %016" PRIx64 "\n", key.k[0]);
-  return put_descriptors(out, e);
+  /* Descriptors go on to workers unless they are close-on-exec. A guard that stays would hold a pipe's end, a lock or an
+   * offset in a file, and a later start has others. */
+  char link[LINK_MAX];
+  DIR *d = opendir("/proc/self/fd");
+  const struct dirent *entry;
+  int rc = d ? 0 : err_sys(e, -errno, "/proc/self/fd");
+  while (d && rc == 0 && (entry = readdir(d))) {
+    int fd = (int)strtol(entry->d_name, NULL, 10);
+    if (fd <= STDERR_FILENO || fcntl(fd, F_GETFD) & FD_CLOEXEC) continue;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, link, sizeof(link) - 1);
+    link[n < 0 ? 0 : n] = '\0';
+    if (strcmp(link, "/dev/null") == 0)
+      buf_printf(out, "fd %d %s\n", fd, link);
+    else
+      rc =
+          err_set(e, -EBUSY, "descriptor %d (%.40s) is open, which no later start can have: close it, %d>&- in a shell",
+                  fd, link, fd);
+  }
+  if (d) closedir(d);
+  return rc;
 }

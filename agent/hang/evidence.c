@@ -249,20 +249,6 @@ static void ask_worker(struct collecting *c, uint32_t i) {
              handlers[w->handler]);
 }
 
-/* Its answer is complete. */
-static void close_worker(struct collecting *c, struct talk *t) {
-  struct worker_answer *w = &c->workers[t->worker];
-  struct err e = ERR_INIT;
-  struct slice body;
-  int status = flight_unwrap(buf_text(&t->in), t->in.len, &body, &e);
-  if (status >= 0) w->heard = true;
-  if (!t->in.len && !w->heard) w->named = false; /* it has died */
-  if (status == 200) status = flight_parse(&w->flight, body.data, body.len, &e);
-  if (status < 0) note(c, "a debug server", &e);
-  end_talk(t);
-  if (status >= 0 && ++w->handler < HANDLERS) w->asked = false;
-}
-
 /* The loop. -------------------------------------------------------------------------------------------------------- */
 
 /* A connection that failed. */
@@ -288,7 +274,17 @@ static void hear(struct collecting *c, struct talk *t) {
     if (e.code) note(c, "NCCL's RAS", &e);
     end_talk(t);
   } else if (n == 0 && t->kind == TALK_WORKER) {
-    close_worker(c, t);
+    /* Its answer is complete. */
+    struct worker_answer *w = &c->workers[t->worker];
+    struct err e = ERR_INIT;
+    struct slice body;
+    int status = flight_unwrap(buf_text(&t->in), t->in.len, &body, &e);
+    if (status >= 0) w->heard = true;
+    if (!t->in.len && !w->heard) w->named = false; /* it has died */
+    if (status == 200) status = flight_parse(&w->flight, body.data, body.len, &e);
+    if (status < 0) note(c, "a debug server", &e);
+    end_talk(t);
+    if (status >= 0 && ++w->handler < HANDLERS) w->asked = false;
   } else {
     fail(c, t);
   }
@@ -383,17 +379,6 @@ static void conclude(struct collecting *c) {
   buf_finish(&ras);
 }
 
-static void collect(const struct evidence_question *q, struct evidence_answer *a) {
-  struct collecting *c = xcalloc(1, sizeof *c);
-  *a = (struct evidence_answer){.any = false};
-  *c = (struct collecting){.q = q, .a = a, .until_ms = boot_ms() + EVIDENCE_MS, .ras_next_ms = UINT64_MAX};
-  c->workers = xcalloc(q->n + 1, sizeof *c->workers);
-  converse(c);
-  conclude(c);
-  free(c->workers);
-  free(c);
-}
-
 /* The thread. ------------------------------------------------------------------------------------------------------ */
 
 struct asking {
@@ -405,7 +390,15 @@ struct asking {
 
 static void do_collect(uv_work_t *work) {
   struct asking *asking = work->data;
-  collect(&asking->q, &asking->a);
+  struct collecting *c = xcalloc(1, sizeof *c);
+  asking->a = (struct evidence_answer){.any = false};
+  *c = (struct collecting){
+      .q = &asking->q, .a = &asking->a, .until_ms = boot_ms() + EVIDENCE_MS, .ras_next_ms = UINT64_MAX};
+  c->workers = xcalloc(asking->q.n + 1, sizeof *c->workers);
+  converse(c);
+  conclude(c);
+  free(c->workers);
+  free(c);
 }
 
 static void on_collected(uv_work_t *work, int status) {

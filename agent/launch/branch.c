@@ -238,37 +238,35 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
 
 /* The tree. -------------------------------------------------------------------------------------------------------- */
 
-static void check_branch(struct branch *b, uint64_t now_ms, bool pulse) {
-  struct err e = ERR_INIT;
-  uint64_t silent_ms = now_ms - b->heard_ms;
-  if (b->tree->paused) {
-    b->heard_ms = now_ms;
-    b->answer_ms = UINT64_MAX;
-    silent_ms = 0;
-  }
-  if (helper_out_has_ended(b->helper) && !b->leaves) {
-    b->leaves = true;
-    b->due_ms = now_ms + BRANCH_LEAVE_MS;
-  }
-  if (now_ms >= b->due_ms && !helper_has_exited(b->helper)) {
-    if (!b->hello && !b->dropped)
-      err_set(&e, -ETIMEDOUT, "no answer within %d s%s%s", BRANCH_HELLO_MS / 1000, b->last.len ? ": " : "",
-              buf_text(&b->last));
-    end_branch(b, &e);
-  } else if (b->hello && (silent_ms > LAUNCH_LOST_MS || now_ms >= b->answer_ms)) {
-    err_set(&e, -ETIMEDOUT, "it was silent for %d s", (int)(silent_ms / 1000));
-    end_branch(b, &e);
-  } else if (pulse && helper_send_waits(b->helper) < INPUT_MAX) {
-    send_line(b, "P\n");
-  }
-}
-
 static void on_tree_timer(uv_timer_t *timer) {
   struct launch_tree *t = timer->data;
   uint64_t now = monotonic_ms();
   bool pulse = launch_pulse_is_due(&t->pulse_ms, now);
   for (struct branch *b = t->branches; b; b = b->next)
-    if (!b->over) check_branch(b, now, pulse);
+    if (!b->over) {
+      struct err e = ERR_INIT;
+      uint64_t silent_ms = now - b->heard_ms;
+      if (b->tree->paused) {
+        b->heard_ms = now;
+        b->answer_ms = UINT64_MAX;
+        silent_ms = 0;
+      }
+      if (helper_out_has_ended(b->helper) && !b->leaves) {
+        b->leaves = true;
+        b->due_ms = now + BRANCH_LEAVE_MS;
+      }
+      if (now >= b->due_ms && !helper_has_exited(b->helper)) {
+        if (!b->hello && !b->dropped)
+          err_set(&e, -ETIMEDOUT, "no answer within %d s%s%s", BRANCH_HELLO_MS / 1000, b->last.len ? ": " : "",
+                  buf_text(&b->last));
+        end_branch(b, &e);
+      } else if (b->hello && (silent_ms > LAUNCH_LOST_MS || now >= b->answer_ms)) {
+        err_set(&e, -ETIMEDOUT, "it was silent for %d s", (int)(silent_ms / 1000));
+        end_branch(b, &e);
+      } else if (pulse && helper_send_waits(b->helper) < INPUT_MAX) {
+        send_line(b, "P\n");
+      }
+    }
 }
 
 struct launch_tree *launch_tree_create(const struct launch_tree_options *o) {

@@ -157,14 +157,6 @@ static void on_beat(uv_timer_t *timer) {
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
-static int open_output(struct root *r, const struct agent_options *o, struct err *e) {
-  enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  int rc = log_sink_init(&r->log_sink, &r->loop, shown, NULL, e);
-  if (rc == 0) rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
-  if (rc == 0) log_sink_use_relay(&r->log_sink, r->relay);
-  return rc;
-}
-
 /* The agents do it in their own time. */
 static void on_job_control(uv_signal_t *handle, int signo) {
   struct root *r = handle->data;
@@ -187,7 +179,12 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
   struct err e = ERR_INIT;
   *r = (struct root){.l = l, .notify = notify, .front = front, .code = EXIT_CODE_INTERNAL};
   int rc = loop_open(&r->loop, &e);
-  if (rc == 0) rc = open_output(r, o, &e);
+  if (rc == 0) {
+    enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
+    rc = log_sink_init(&r->log_sink, &r->loop, shown, NULL, &e);
+    if (rc == 0) rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, &e);
+    if (rc == 0) log_sink_use_relay(&r->log_sink, r->relay);
+  }
   if (rc) {
     limit_explain(&e);
     log_error("%s", e.text);

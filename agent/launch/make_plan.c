@@ -155,24 +155,6 @@ static bool is_here(const char *name, const char *own) {
   return !ip.family && short_of && len == hostlist_short(own) && strncasecmp(name, own, len) == 0;
 }
 
-/* Fills the seats; this machine's is first in the plan, wherever it is in the job. */
-static void take_seats(struct launch *l, const struct launch_hosts *h) {
-  char own[HOST_NAME_MAX + 1] = "";
-  size_t here = h->n;
-  gethostname(own, sizeof(own) - 1);
-  for (size_t i = h->n; i-- > 0;)
-    if (is_here(h->v[i].name, own)) here = i;
-  l->here = here < h->n;
-  l->plan.seats = xcalloc(h->n, sizeof(*l->plan.seats));
-  l->order = xcalloc(h->n, sizeof(*l->order));
-  for (size_t i = 0, at = l->here; i < h->n; i++) {
-    struct launch_seat *s = &l->plan.seats[i == here ? 0 : at++];
-    *s = (struct launch_seat){.host = xstrdup(h->v[i].name), .slots = h->v[i].slots, .index = (uint32_t)i};
-    l->order[i] = *s;
-  }
-  l->plan.n = h->n;
-}
-
 /* Settings. -------------------------------------------------------------------------------------------------------- */
 
 static void add_source(struct launch *l, const char *name, const char *from, const char *more) {
@@ -189,19 +171,6 @@ static void add_setting(struct launch *l, char *text, const char *from, const ch
   l->plan.settings[n] = text;
   snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
   add_source(l, name, from, more);
-}
-
-static void set_endpoint(struct launch *l) {
-  struct endpoint ep = {0};
-  char text[ENDPOINT_TEXT_MAX];
-  uint64_t port;
-  randombytes_buf(&port, sizeof(port));
-  const char *host = launch_host_bare(l->order[0].host);
-  snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? host_loopback() : host);
-  ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
-  endpoint_format(&ep, text);
-  add_setting(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
-  l->serves = true;
 }
 
 /* The list by which missing hosts are named; "" if a host is an address or has a user, since hosts do not report such
@@ -252,39 +221,21 @@ static void make_settings(struct launch *l, const struct wish *w) {
       else
         add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, id >> 16), "drawn at random", "");
     }
-    if (!placed) set_endpoint(l);
+    if (!placed) {
+      struct endpoint ep = {0};
+      char text[ENDPOINT_TEXT_MAX];
+      uint64_t port;
+      randombytes_buf(&port, sizeof(port));
+      const char *host = launch_host_bare(l->order[0].host);
+      snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? host_loopback() : host);
+      ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
+      endpoint_format(&ep, text);
+      add_setting(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
+      l->serves = true;
+    }
   } else {
     add_setting(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
   }
-}
-
-/* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
- * distinguished, so a line is logged. */
-static void leave_devices(struct launch *l, char **env) {
-  static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=",
-                                                            "NVIDIA_VISIBLE_DEVICES=",
-                                                            "ROCR_VISIBLE_DEVICES=",
-                                                            "HIP_VISIBLE_DEVICES=",
-                                                            "GPU_DEVICE_ORDINAL=",
-                                                            "ZE_AFFINITY_MASK=",
-                                                            own};
-  struct buf kept = BUF_INIT;
-  size_t k = 0;
-  for (size_t i = 0; env[i]; i++) {
-    size_t d = 0;
-    while (d < sizeof(devices) / sizeof(*devices) && strncmp(env[i], devices[d], strlen(devices[d])) != 0) d++;
-    if (d == sizeof(devices) / sizeof(*devices)) {
-      env[k++] = env[i];
-      continue;
-    }
-    if (devices[d] != own && kept.len) buf_puts(&kept, ", ");
-    if (devices[d] != own) agent_options_show_variable(env[i], &kept);
-    free(env[i]);
-  }
-  env[k] = NULL;
-  bool carried = strcmp(l->plan.shell[0], "blaunch") == 0; /* it passes the caller's environment on by itself */
-  if (kept.len && !carried) l->kept = buf_steal(&kept);
-  buf_finish(&kept);
 }
 
 /* A scheduler's remote shell usually works on the job's first host only: then there is no tree. */
@@ -312,7 +263,34 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   if (!p->shell) return err_wrap(e, "%s", spelling_of(w, "ssh"));
   p->argv = launch_words_copy(w->o.argv);
   p->env = launch_env_travels(w->o.env);
-  if (!names_hosts(w)) leave_devices(l, p->env);
+  if (!names_hosts(w)) {
+    /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
+     * distinguished, so a line is logged. */
+    static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=",
+                                                              "NVIDIA_VISIBLE_DEVICES=",
+                                                              "ROCR_VISIBLE_DEVICES=",
+                                                              "HIP_VISIBLE_DEVICES=",
+                                                              "GPU_DEVICE_ORDINAL=",
+                                                              "ZE_AFFINITY_MASK=",
+                                                              own};
+    struct buf kept = BUF_INIT;
+    size_t k = 0;
+    for (size_t i = 0; p->env[i]; i++) {
+      size_t d = 0;
+      while (d < sizeof(devices) / sizeof(*devices) && strncmp(p->env[i], devices[d], strlen(devices[d])) != 0) d++;
+      if (d == sizeof(devices) / sizeof(*devices)) {
+        p->env[k++] = p->env[i];
+        continue;
+      }
+      if (devices[d] != own && kept.len) buf_puts(&kept, ", ");
+      if (devices[d] != own) agent_options_show_variable(p->env[i], &kept);
+      free(p->env[i]);
+    }
+    p->env[k] = NULL;
+    bool carried = strcmp(l->plan.shell[0], "blaunch") == 0; /* it passes the caller's environment on by itself */
+    if (kept.len && !carried) l->kept = buf_steal(&kept);
+    buf_finish(&kept);
+  }
   /* The current folder by the user's name for it ($PWD), if that is still the same folder. */
   const char *logical = cluster_variable(w->o.env, "PWD");
   struct stat a, b;
@@ -346,7 +324,21 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     l->from = l->of_job        ? xstrdup(c->nodes.source)
               : from->variable ? show_variable(from->variable)
                                : xstrdup(from->spelling);
-    take_seats(l, &hosts);
+    /* Fills the seats; this machine's is first in the plan, wherever it is in the job. */
+    char own[HOST_NAME_MAX + 1] = "";
+    size_t here = hosts.n;
+    gethostname(own, sizeof(own) - 1);
+    for (size_t i = hosts.n; i-- > 0;)
+      if (is_here(hosts.v[i].name, own)) here = i;
+    l->here = here < hosts.n;
+    l->plan.seats = xcalloc(hosts.n, sizeof(*l->plan.seats));
+    l->order = xcalloc(hosts.n, sizeof(*l->order));
+    for (size_t i = 0, at = l->here; i < hosts.n; i++) {
+      struct launch_seat *s = &l->plan.seats[i == here ? 0 : at++];
+      *s = (struct launch_seat){.host = xstrdup(hosts.v[i].name), .slots = hosts.v[i].slots, .index = (uint32_t)i};
+      l->order[i] = *s;
+    }
+    l->plan.n = hosts.n;
     rc = fill_plan(l, &w, e);
   }
   if (rc == 0) {

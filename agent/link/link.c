@@ -160,20 +160,6 @@ static bool choose_target(struct link *l, const struct link_to *to) {
   return l->to->addresses.n > 0;
 }
 
-/* The addresses of our own daemon, for this attempt. Other nodes know this one by the address that the daemon sees, so loopback comes last. */
-static void find_own(struct link *l, uint16_t port) {
-  struct address_list *list = &l->to->addresses;
-  char first[ADDR_MAX + 1];
-  list->n = 0;
-  if (!l->o.standalone) {
-    add_address(list, l->o.local_addr, port);
-    add_address(list, l->own_addr, port);
-  }
-  add_address(list, host_loopback(), port);
-  address_text(&list->v[0], first);
-  name_target(l->to, first, port);
-}
-
 /* The last successful address comes first. */
 static void prefer_last(struct link *l) {
   struct address_list *list = &l->to->addresses;
@@ -248,33 +234,6 @@ static void put_reason(const struct link *l, int error, const char *where, struc
     buf_printf(out, "there is no route to %s from this machine: check the address and the network", where);
   else
     buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
-}
-
-/* Appends why no address could be connected to. */
-static void put_failure(const struct link *l, struct buf *out) {
-  bool same = true;
-  struct buf where = BUF_INIT;
-  for (size_t i = 1; i < l->to->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
-  put_target(l, SIZE_MAX, &where);
-  if (same) {
-    put_reason(l, l->errors[0], buf_text(&where), out);
-  } else {
-    /* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
-    char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
-    endpoint_format(&l->to->endpoint, text);
-    buf_printf(out, "no connection to %s: ", text);
-    for (size_t i = 0; i < l->to->addresses.n; i++) {
-      address_text(&l->to->addresses.v[i], addr);
-      int error = l->errors[i];
-      bool no_route = error == UV_ENETUNREACH || error == UV_EHOSTUNREACH;
-      buf_printf(out, "%s%s (%s)", i ? ", " : "", addr,
-                 error == UV_ECONNREFUSED ? "nothing listens"
-                 : error == UV_ETIMEDOUT  ? "no answer"
-                 : no_route               ? "no route"
-                                          : uv_strerror(error));
-    }
-  }
-  buf_finish(&where);
 }
 
 /* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
@@ -525,7 +484,30 @@ static void on_exhausted(struct link *l) {
     /* A limit of descriptors under which this process has never had a connection does not pass. */
     struct buf why = BUF_INIT;
     bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
-    put_failure(l, &why);
+    /* Appends why no address could be connected to. */
+    bool same = true;
+    struct buf where = BUF_INIT;
+    for (size_t i = 1; i < l->to->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
+    put_target(l, SIZE_MAX, &where);
+    if (same) {
+      put_reason(l, l->errors[0], buf_text(&where), &why);
+    } else {
+      /* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
+      char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+      endpoint_format(&l->to->endpoint, text);
+      buf_printf(&why, "no connection to %s: ", text);
+      for (size_t i = 0; i < l->to->addresses.n; i++) {
+        address_text(&l->to->addresses.v[i], addr);
+        int error = l->errors[i];
+        bool no_route = error == UV_ENETUNREACH || error == UV_EHOSTUNREACH;
+        buf_printf(&why, "%s%s (%s)", i ? ", " : "", addr,
+                   error == UV_ECONNREFUSED ? "nothing listens"
+                   : error == UV_ETIMEDOUT  ? "no answer"
+                   : no_route               ? "no route"
+                                            : uv_strerror(error));
+      }
+    }
+    buf_finish(&where);
     if (limited) buf_printf(&why, "; %s", limit_advice(EMFILE));
     go_down_with(l, &(struct link_down){.fatal = limited ? EXIT_CODE_SYSTEM : 0, .why = buf_text(&why)});
     buf_finish(&why);
@@ -638,7 +620,19 @@ static void on_resolved(void *ctx, const struct address_list *found, const struc
 static void on_daemon_ready(void *ctx, uint16_t port) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
-  if (l->o.standalone || l->where == LINK_TO_OWN) find_own(l, port);
+  if (l->o.standalone || l->where == LINK_TO_OWN) {
+    /* The addresses of our own daemon, for this attempt. Other nodes know this one by the address that the daemon sees, so loopback comes last. */
+    struct address_list *list = &l->to->addresses;
+    char first[ADDR_MAX + 1];
+    list->n = 0;
+    if (!l->o.standalone) {
+      add_address(list, l->o.local_addr, port);
+      add_address(list, l->own_addr, port);
+    }
+    add_address(list, host_loopback(), port);
+    address_text(&list->v[0], first);
+    name_target(l->to, first, port);
+  }
   int fd = local_daemon_take_talk(l->o.daemon);
   if (fd >= 0)
     adopt_socket(l, fd);

@@ -307,21 +307,6 @@ static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *
   return 0;
 }
 
-/* An abstract name has no permissions: when an agent has died, any user can take its name. A process of root may have
- * become that, and its agent may be any user's. */
-static int check_agent_user(struct rdzv *r, const char *name) {
-  struct ucred who = {.uid = (uid_t)-1};
-  socklen_t len = sizeof(who);
-  if (getsockopt(r->fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
-    return rdzv_fail(r, -errno, "the user of the agent at %s is unknown: %s", name, strerror(errno));
-  if (who.uid == 0 || who.uid == geteuid() || geteuid() == 0) return 0;
-  return rdzv_fail(
-      r, -EPERM,
-      "RDZV_AGENT_SOCKET=%s is served by process %d of user %u, which is not the agent of user %u: the agent "
-      "is gone, or the variable is of another job",
-      name, (int)who.pid, (unsigned)who.uid, (unsigned)geteuid());
-}
-
 int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
   struct sockaddr_un addr;
   socklen_t len = 0;
@@ -337,5 +322,16 @@ int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
       return rdzv_fail(r, -ETIMEDOUT, "the agent at %s did not accept the connection in time", name);
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
-  return check_agent_user(r, name);
+  /* An abstract name has no permissions: when an agent has died, any user can take its name. A process of root may have
+   * become that, and its agent may be any user's. */
+  struct ucred who = {.uid = (uid_t)-1};
+  len = sizeof(who);
+  if (getsockopt(r->fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+    return rdzv_fail(r, -errno, "the user of the agent at %s is unknown: %s", name, strerror(errno));
+  if (who.uid == 0 || who.uid == geteuid() || geteuid() == 0) return 0;
+  return rdzv_fail(
+      r, -EPERM,
+      "RDZV_AGENT_SOCKET=%s is served by process %d of user %u, which is not the agent of user %u: the agent "
+      "is gone, or the variable is of another job",
+      name, (int)who.pid, (unsigned)who.uid, (unsigned)geteuid());
 }

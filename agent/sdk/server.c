@@ -410,16 +410,6 @@ static void conn_read(struct worker_conn *c) {
   }
 }
 
-static void conn_create(struct sdk_server *s, int fd, const struct ucred *who) {
-  struct worker_conn *c = xcalloc(1, sizeof(*c));
-  *c = (struct worker_conn){.of = s, .fd = fd, .pid = who->pid, .uid = who->uid, .index = s->n_conns};
-  s->conns = xgrow(s->conns, s->n_conns, &s->cap_conns, sizeof(*s->conns));
-  s->conns[s->n_conns++] = c;
-  struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
-  if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev))
-    refuse(c, -ENOMEM, "the agent cannot watch more connections", "one too many for epoll");
-}
-
 static void accept_some(struct sdk_server *s) {
   for (int i = 0; i < TURN_CONNECTIONS; i++) {
     int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -438,7 +428,13 @@ static void accept_some(struct sdk_server *s) {
       send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
       close(fd);
     } else {
-      conn_create(s, fd, &who);
+      struct worker_conn *c = xcalloc(1, sizeof(*c));
+      *c = (struct worker_conn){.of = s, .fd = fd, .pid = who.pid, .uid = who.uid, .index = s->n_conns};
+      s->conns = xgrow(s->conns, s->n_conns, &s->cap_conns, sizeof(*s->conns));
+      s->conns[s->n_conns++] = c;
+      struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+      if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev))
+        refuse(c, -ENOMEM, "the agent cannot watch more connections", "one too many for epoll");
     }
   }
 }

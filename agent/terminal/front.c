@@ -177,22 +177,6 @@ static void reap_agent(struct watch *w) {
   if (pid < 0 && errno == ECHILD) _exit(1); /* SIGCHLD was ignored, and the agent is dead */
 }
 
-/* SIGCONT comes last: the agent learns of a SIGTERM that came while the front was stopped before it continues. */
-static void read_signals(struct watch *w) {
-  struct signalfd_siginfo s;
-  bool continued = false;
-  while (read(w->signals, &s, sizeof(s)) == (ssize_t)sizeof(s)) {
-    int signo = (int)s.ssi_signo;
-    if (signo == SIGTSTP)
-      suspend(w);
-    else if (signo != SIGCONT && signo != SIGCHLD && signo != SIGTTIN && signo != SIGTTOU)
-      kill(w->agent, signo);
-    continued |= signo == SIGTSTP || signo == SIGCONT;
-  }
-  reap_agent(w);
-  if (continued) kill(w->agent, SIGCONT);
-}
-
 _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals) {
   struct watch w = {.agent = agent, .ctl = ctl, .signals = signals, .keyboard = keyboard};
   signal(SIGCHLD, SIG_DFL); /* if it was ignored, the agent would vanish unseen */
@@ -207,7 +191,21 @@ _Noreturn static void front_main(pid_t agent, int ctl, int keyboard, int signals
                          {.fd = w.taken && w.n_keys == 0 ? STDIN_FILENO : -1, .events = POLLIN},
                          {.fd = w.n_keys > 0 ? keyboard : -1, .events = POLLOUT}};
     if (poll(p, 4, may_come ? FOREGROUND_MS : -1) <= 0) continue;
-    if (p[0].revents) read_signals(&w);
+    if (p[0].revents) {
+      /* SIGCONT comes last: the agent learns of a SIGTERM that came while the front was stopped before it continues. */
+      struct signalfd_siginfo s;
+      bool continued = false;
+      while (read(w.signals, &s, sizeof(s)) == (ssize_t)sizeof(s)) {
+        int signo = (int)s.ssi_signo;
+        if (signo == SIGTSTP)
+          suspend(&w);
+        else if (signo != SIGCONT && signo != SIGCHLD && signo != SIGTTIN && signo != SIGTTOU)
+          kill(w.agent, signo);
+        continued |= signo == SIGTSTP || signo == SIGCONT;
+      }
+      reap_agent(&w);
+      if (continued) kill(w.agent, SIGCONT);
+    }
     if (p[1].revents && !read_words(&w)) w.ctl = -1;
     if (p[2].revents && w.taken && is_foreground()) {
       ssize_t n = read(STDIN_FILENO, w.keys, sizeof(w.keys));

@@ -204,29 +204,21 @@ double model_flops(const struct model_shape *s, uint64_t rows) {
   return n;
 }
 
-/* at: of the layer's weight. */
-static int backward_weight(struct model *m, uint32_t i, size_t at, size_t rows, size_t part, model_ready_fn ready,
-                           void *ctx, struct err *e) {
-  size_t in = m->shape.width[i], out = m->shape.width[i + 1], step = out; /* rows of the weight per part */
-  size_t parts = i == 0 && ready && part > 0 ? in * out / part : 1;
-  if (parts > MODEL_PARTS_MAX) parts = MODEL_PARTS_MAX;
-  if (parts >= 2) step = ((out + parts - 1) / parts + PART_ROWS - 1) / PART_ROWS * PART_ROWS;
-  int rc = 0;
-  for (size_t end = out, from; end > 0 && rc == 0; end = from) {
-    from = (end - 1) / step * step;
-    rc = compute_backward_weight(m->c, m->layers[i], m->grads, rows_of(m, m->act, i, rows),
-                                 rows_of(m, m->delta, i + 1, rows), (struct compute_part){from, end - from}, rows, e);
-    if (rc == 0 && ready) rc = ready(ctx, at + from * in, e);
-  }
-  return rc;
-}
-
 int model_backward(struct model *m, size_t rows, size_t part, model_ready_fn ready, void *ctx, struct err *e) {
   struct model_tensor tensors[MODEL_TENSORS_MAX] = {0};
   int rc = 0;
   model_shape_tensors(&m->shape, tensors, NULL);
   for (uint32_t i = m->shape.n - 1; i-- > 0 && rc == 0;) {
-    rc = backward_weight(m, i, tensors[2 * i].at, rows, part, ready, ctx, e);
+    size_t in = m->shape.width[i], out = m->shape.width[i + 1], step = out; /* rows of the weight per part */
+    size_t parts = i == 0 && ready && part > 0 ? in * out / part : 1;
+    if (parts > MODEL_PARTS_MAX) parts = MODEL_PARTS_MAX;
+    if (parts >= 2) step = ((out + parts - 1) / parts + PART_ROWS - 1) / PART_ROWS * PART_ROWS;
+    for (size_t end = out, from; end > 0 && rc == 0; end = from) {
+      from = (end - 1) / step * step;
+      rc = compute_backward_weight(m->c, m->layers[i], m->grads, rows_of(m, m->act, i, rows),
+                                   rows_of(m, m->delta, i + 1, rows), (struct compute_part){from, end - from}, rows, e);
+      if (rc == 0 && ready) rc = ready(ctx, tensors[2 * i].at + from * in, e);
+    }
     if (rc == 0 && i > 0)
       rc = compute_backward_input(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows),
                                   rows_of(m, m->delta, i + 1, rows), rows_of(m, m->delta, i, rows), rows, e);

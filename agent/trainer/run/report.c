@@ -150,8 +150,28 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   return end_metrics_line(t, e);
 }
 
-/* The loss of a skipped step is null, and so is a norm that is not finite. */
-static int report_step_metrics(struct trainer *t, struct err *e) {
+int trainer_report_step(struct trainer *t, struct err *e) {
+  uint64_t now = t->read_us;
+  struct rate *r = &t->rate;
+  /* Averages over half a second or more; at the start, over the time since then. */
+  bool whole = now - r->since_us >= 500000;
+  if (now > r->since_us && (whole || !r->samples)) {
+    double each = 1e6 / (double)(now - r->since_us);
+    r->value = (double)(t->samples - r->samples) * each;
+    r->steps_value = (double)(t->steps - r->steps) * each;
+  }
+  if (whole) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
+  rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss, r->value / t->world);
+  if (t->rank != 0) return 0;
+  if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
+    t->reported_us = now;
+    char loss[32] = "not finite";
+    if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
+    log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s", (unsigned long long)t->done.step,
+             (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
+             t->rate.value);
+  }
+  /* The loss of a skipped step is null, and so is a norm that is not finite. */
   struct metrics *m = &t->metrics;
   const struct timing *ms = &t->timing;
   if (m->fd < 0) return 0;
@@ -187,30 +207,6 @@ static int report_step_metrics(struct trainer *t, struct err *e) {
   metrics_real(m, "device_idle_ms", ms->idle / 1000);
   metrics_ms(t, "checkpoint_ms", ms->checkpoint);
   return end_metrics_line(t, e);
-}
-
-int trainer_report_step(struct trainer *t, struct err *e) {
-  uint64_t now = t->read_us;
-  struct rate *r = &t->rate;
-  /* Averages over half a second or more; at the start, over the time since then. */
-  bool whole = now - r->since_us >= 500000;
-  if (now > r->since_us && (whole || !r->samples)) {
-    double each = 1e6 / (double)(now - r->since_us);
-    r->value = (double)(t->samples - r->samples) * each;
-    r->steps_value = (double)(t->steps - r->steps) * each;
-  }
-  if (whole) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
-  rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss, r->value / t->world);
-  if (t->rank != 0) return 0;
-  if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
-    t->reported_us = now;
-    char loss[32] = "not finite";
-    if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
-    log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s", (unsigned long long)t->done.step,
-             (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
-             t->rate.value);
-  }
-  return report_step_metrics(t, e);
 }
 
 int trainer_report_stop(struct trainer *t, struct err *e) {
