@@ -243,22 +243,6 @@ static void put_string(struct request_writer *s, struct slice v) {
   put_bytes(s, v.data, v.len);
 }
 
-static void put_request(struct request_writer *s, const char *fields, const struct c10d_request *r) {
-  for (const char *field = fields; *field; field++) switch (*field) {
-    case 'w': put_number(s, (uint64_t)r->number, 4); break;
-    case 'q': put_number(s, (uint64_t)r->number, 8); break;
-    case 'k': put_string(s, r->key); break;
-    case 'e': put_string(s, r->expected); break;
-    case 'v': put_string(s, r->value); break;
-    default:
-      put_number(s, r->count, 8);
-      for (uint64_t i = 0; i < r->count; i++) {
-        put_string(s, r->keys[i]);
-        if (*field == 'P') put_string(s, r->values[i]);
-      }
-    }
-}
-
 size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char *out, size_t room) {
   const struct op *op = &ops[r->op];
   if (op->number[dialect] < 0) return 0;
@@ -267,7 +251,19 @@ size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char
     if (pass == 1 && s.at > room) break;
     s = (struct request_writer){out, pass ? room : 0, 0};
     put_number(&s, (uint64_t)op->number[dialect], 1);
-    put_request(&s, op->request, r);
+    for (const char *field = op->request; *field; field++) switch (*field) {
+      case 'w': put_number(&s, (uint64_t)r->number, 4); break;
+      case 'q': put_number(&s, (uint64_t)r->number, 8); break;
+      case 'k': put_string(&s, r->key); break;
+      case 'e': put_string(&s, r->expected); break;
+      case 'v': put_string(&s, r->value); break;
+      default:
+        put_number(&s, r->count, 8);
+        for (uint64_t i = 0; i < r->count; i++) {
+          put_string(&s, r->keys[i]);
+          if (*field == 'P') put_string(&s, r->values[i]);
+        }
+      }
   }
   return s.at;
 }

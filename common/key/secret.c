@@ -19,29 +19,27 @@ enum { CHUNK_SIZE = 16 * 1024, PIECES = CHUNK_SIZE / sizeof(union piece) }; /* e
 static union piece *unused;
 static union piece *chunks; /* the last piece of each leads to the next one */
 
-/* A program that has a key has a piece, so libsodium learns here which instructions the CPU has. */
-static void add_chunk(void) {
-  if (sodium_init() < 0) {
-    fputs("rdzv: libsodium does not start\n", stderr);
-    abort();
-  }
-  union piece *p = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) {
-    fputs("rdzv: out of memory for keys\n", stderr);
-    abort();
-  }
-  (void)mlock(p, CHUNK_SIZE); /* beyond RLIMIT_MEMLOCK they may be swapped */
-  (void)madvise(p, CHUNK_SIZE, MADV_DONTDUMP);
-  p[PIECES - 1].next = chunks;
-  chunks = p;
-  for (size_t i = PIECES - 1; i-- > 0;) {
-    p[i].next = unused;
-    unused = &p[i];
-  }
-}
-
 void *secret_alloc(void) {
-  if (!unused) add_chunk();
+  if (!unused) {
+    /* A program that has a key has a piece, so libsodium learns here which instructions the CPU has. */
+    if (sodium_init() < 0) {
+      fputs("rdzv: libsodium does not start\n", stderr);
+      abort();
+    }
+    union piece *p = mmap(NULL, CHUNK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      fputs("rdzv: out of memory for keys\n", stderr);
+      abort();
+    }
+    (void)mlock(p, CHUNK_SIZE); /* beyond RLIMIT_MEMLOCK they may be swapped */
+    (void)madvise(p, CHUNK_SIZE, MADV_DONTDUMP);
+    p[PIECES - 1].next = chunks;
+    chunks = p;
+    for (size_t i = PIECES - 1; i-- > 0;) {
+      p[i].next = unused;
+      unused = &p[i];
+    }
+  }
   union piece *p = unused;
   unused = p->next;
   p->next = NULL;

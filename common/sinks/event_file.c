@@ -123,21 +123,6 @@ static void set_timer(struct event_file *f, uint64_t ms) {
   uv_unref((uv_handle_t *)&f->timer);
 }
 
-/* An event about those that were dropped, in front of the next ones. */
-static void put_dropped(struct event_file *f, struct buf *out) {
-  struct event e;
-  struct buf text = BUF_INIT;
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  buf_printf(&text, "%zu events are lost: this file could not be written", f->dropped);
-  event_init(&e, EVENT_EVENTS_DROPPED, (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
-  event_int(&e, EVENT_DROPPED, (int64_t)f->dropped);
-  event_text(&e, EVENT_MESSAGE, buf_text(&text));
-  event_line(&e, out);
-  buf_putc(out, '\n');
-  buf_finish(&text);
-}
-
 /* The rest goes out first next time. */
 static void keep_rest(struct event_file *f, size_t written) {
   struct buf rest = BUF_INIT;
@@ -163,7 +148,20 @@ static void on_written(void *ctx, void *room) {
     set_timer(f, w->error == EAGAIN ? EVENT_FILE_FULL_MS : EVENT_FILE_RETRY_MS);
   } else {
     if (f->failing || f->slow) log_info("--events %s is written again; %zu events were dropped", f->path, f->dropped);
-    if (f->dropped) put_dropped(f, &f->pending);
+    if (f->dropped) {
+      /* An event about those that were dropped, in front of the next ones. */
+      struct event e;
+      struct buf text = BUF_INIT;
+      struct timespec now;
+      clock_gettime(CLOCK_REALTIME, &now);
+      buf_printf(&text, "%zu events are lost: this file could not be written", f->dropped);
+      event_init(&e, EVENT_EVENTS_DROPPED, (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+      event_int(&e, EVENT_DROPPED, (int64_t)f->dropped);
+      event_text(&e, EVENT_MESSAGE, buf_text(&text));
+      event_line(&e, &f->pending);
+      buf_putc(&f->pending, '\n');
+      buf_finish(&text);
+    }
     f->failing = f->slow = false;
     f->dropped = 0;
   }

@@ -254,19 +254,6 @@ static struct store_entry *resize_entry(struct store *s, struct store_entry *ent
   return moved;
 }
 
-/* Removes the name and everything but its waiters. */
-static void remove_entry(struct store *s, struct store_entry *entry) {
-  struct store_table *t = &s->table;
-  *pointer_to(s, entry) = entry->next;
-  t->n_entries--;
-  chain_remove(&entry->names);
-  s->bytes -= entry_cost(entry->key_len, entry->value_room);
-  free(entry);
-  /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
-   * growing again. */
-  for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++) drop_bucket(t);
-}
-
 static struct store_extra *extra_of(struct store *s, struct store_entry *entry) {
   if (entry->extra) return entry->extra;
   entry->extra = xcalloc(1, sizeof(*entry->extra));
@@ -284,7 +271,18 @@ static void tidy_entry(struct store *s, struct store_entry *entry) {
     entry->extra = NULL;
     s->bytes -= sizeof(*x) + STORE_BLOCK;
   }
-  if (!entry->extra && !entry->has_value) remove_entry(s, entry);
+  if (!entry->extra && !entry->has_value) {
+    /* Removes the name and everything but its waiters. */
+    struct store_table *t = &s->table;
+    *pointer_to(s, entry) = entry->next;
+    t->n_entries--;
+    chain_remove(&entry->names);
+    s->bytes -= entry_cost(entry->key_len, entry->value_room);
+    free(entry);
+    /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
+   * growing again. */
+    for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++) drop_bucket(t);
+  }
 }
 
 /* The entry may be gone then. */
@@ -372,18 +370,6 @@ static bool is_member(struct store_client *c, const struct store_session *sessio
   return false;
 }
 
-static struct store_session *session_create(struct store *s, struct slice id) {
-  struct store_session *session = xcalloc(1, sizeof(*session) + id.len);
-  chain_init(&session->names);
-  chain_init(&session->deserted);
-  chain_append(&s->all_sessions, &session->all);
-  session->id_len = id.len;
-  if (id.len) memcpy(session->id, id.data, id.len);
-  map_put_n(&s->sessions, id.data, id.len, session);
-  s->bytes += session_cost(id.len);
-  return session;
-}
-
 static void session_remove(struct store *s, struct store_session *session) {
   map_remove_n(&s->sessions, session->id, session->id_len);
   while (!chain_is_alone(&session->names)) { /* names that a client of another session waits for */
@@ -421,7 +407,16 @@ static int join_session(struct store_client *c, struct slice key, struct chain *
   struct store_need need = {.bytes = membership_cost + (session ? 0 : session_cost(id.len))};
   int rc = check_limits(s, key, need, e);
   if (rc < 0) return rc;
-  if (!session) session = session_create(s, id);
+  if (!session) {
+    session = xcalloc(1, sizeof(*session) + id.len);
+    chain_init(&session->names);
+    chain_init(&session->deserted);
+    chain_append(&s->all_sessions, &session->all);
+    session->id_len = id.len;
+    if (id.len) memcpy(session->id, id.data, id.len);
+    map_put_n(&s->sessions, id.data, id.len, session);
+    s->bytes += session_cost(id.len);
+  }
   add_member(c, session);
   *names = &session->names;
   return 0;

@@ -71,19 +71,6 @@ static void on_done(uv_async_t *async) {
   a->done(a->ctx, a->room);
 }
 
-/* Signals are for the other threads. */
-static int start_thread(struct aside *a) {
-  uv_thread_t thread;
-  uv_thread_options_t options = {.flags = UV_THREAD_HAS_STACK_SIZE, .stack_size = STACK_SIZE};
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  int rc = uv_thread_create_ex(&thread, &options, run, a);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  if (rc == 0) pthread_detach(thread);
-  return rc;
-}
-
 struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void *room, size_t size,
                           void (*done)(void *ctx, void *room), void *ctx, struct err *e) {
   if (atomic_fetch_add(&threads, 1) >= ASIDE_MAX) {
@@ -106,7 +93,15 @@ struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void 
   a->async.data = a;
   uv_mutex_init(&a->mutex);
   uv_async_init(loop, &a->async, on_done);
-  int rc = start_thread(a);
+  /* Signals are for the other threads. */
+  uv_thread_t thread;
+  uv_thread_options_t options = {.flags = UV_THREAD_HAS_STACK_SIZE, .stack_size = STACK_SIZE};
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  int rc = uv_thread_create_ex(&thread, &options, run, a);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (rc == 0) pthread_detach(thread);
   if (rc == 0) return a;
   err_sys(e, -EAGAIN, "no thread can be started");
   atomic_fetch_sub(&threads, 1);

@@ -35,15 +35,6 @@ enum {
 
 /* The loop. -------------------------------------------------------------------------------------------------------- */
 
-/* Whether so many descriptors are free at once. */
-static int try_descriptors(void) {
-  int fds[LOOP_DESCRIPTORS], n = 0, rc = 0;
-  while (n < LOOP_DESCRIPTORS && (fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0) n++;
-  if (n < LOOP_DESCRIPTORS) rc = -errno;
-  while (n > 0) close(fds[--n]);
-  return rc;
-}
-
 static bool opened;
 
 bool loop_was_opened(void) {
@@ -54,7 +45,11 @@ int loop_open(uv_loop_t *loop, struct err *e) {
   opened = true;
   int rc = file_fill_standard(e);
   if (rc) return rc;
-  rc = try_descriptors();
+  /* So many descriptors must be free at once. */
+  int fds[LOOP_DESCRIPTORS], n = 0;
+  while (n < LOOP_DESCRIPTORS && (fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0) n++;
+  if (n < LOOP_DESCRIPTORS) rc = -errno;
+  while (n > 0) close(fds[--n]);
   if (rc == 0) rc = uv_loop_init(loop);
   if (rc == 0) return 0;
   return err_sys(e, rc, "no event loop");
@@ -98,28 +93,25 @@ static int try_threads(unsigned n) {
 
 static void do_nothing(uv_work_t *work) {}
 
-/* libuv reads the size from the environment, once. The variable is meant for the workers, so it is restored. */
-static int start(uv_loop_t *loop, unsigned n) {
-  static const char name[] = "UV_THREADPOOL_SIZE";
-  static uv_work_t first; /* outlives a loop that is closed early */
-  char size[12];
-  const char *before = getenv(name);
-  char *kept = before ? xstrdup(before) : NULL;
-  snprintf(size, sizeof(size), "%u", n);
-  int rc = setenv(name, size, 1) ? -errno : uv_queue_work(loop, &first, do_nothing, NULL);
-  if (kept)
-    setenv(name, kept, 1);
-  else
-    unsetenv(name);
-  free(kept);
-  return rc;
-}
-
 int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e) {
   static bool started;
   if (started) return 0;
   int rc = n > LOOP_POOL_MAX ? -EINVAL : try_threads(n);
-  if (rc == 0) rc = start(loop, n);
+  if (rc == 0) {
+    /* libuv reads the size from the environment, once. The variable is meant for the workers, so it is restored. */
+    static const char name[] = "UV_THREADPOOL_SIZE";
+    static uv_work_t first; /* outlives a loop that is closed early */
+    char size[12];
+    const char *before = getenv(name);
+    char *kept = before ? xstrdup(before) : NULL;
+    snprintf(size, sizeof(size), "%u", n);
+    rc = setenv(name, size, 1) ? -errno : uv_queue_work(loop, &first, do_nothing, NULL);
+    if (kept)
+      setenv(name, kept, 1);
+    else
+      unsetenv(name);
+    free(kept);
+  }
   started = rc == 0;
   if (started) return 0;
   return err_sys(e, rc, "%u thread%s for files and names cannot be started", n, n == 1 ? "" : "s");

@@ -39,21 +39,6 @@ struct found {
 
 /* Netlink. --------------------------------------------------------------------------------------------------------- */
 
-static void fill_request(struct request *r, uint32_t seq, const struct socket_end *from, const struct socket_end *to) {
-  *r = (struct request){.head = {.nlmsg_len = sizeof *r,
-                                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                                 .nlmsg_flags = NLM_F_REQUEST,
-                                 .nlmsg_seq = seq},
-                        .body = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0U}};
-  struct inet_diag_sockid *id = &r->body.id;
-  r->body.sdiag_family = from->addr.family == 4 ? AF_INET : AF_INET6;
-  id->idiag_sport = htons(from->port);
-  id->idiag_dport = htons(to->port);
-  memcpy(id->idiag_src, from->addr.bytes, sizeof from->addr.bytes);
-  memcpy(id->idiag_dst, to->addr.bytes, sizeof to->addr.bytes);
-  id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-}
-
 /* 0, -ENOENT, or an error of the interface. */
 static int read_answer(struct socket_owners *o, struct found *out) {
   union {
@@ -79,9 +64,19 @@ static int read_answer(struct socket_owners *o, struct found *out) {
 
 static int ask_kernel(struct socket_owners *o, const struct socket_end *from, const struct socket_end *to,
                       struct found *out) {
-  struct request r;
   struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
-  fill_request(&r, ++o->seq, from, to);
+  struct request r = {.head = {.nlmsg_len = sizeof r,
+                               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                               .nlmsg_flags = NLM_F_REQUEST,
+                               .nlmsg_seq = ++o->seq},
+                      .body = {.sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0U}};
+  struct inet_diag_sockid *id = &r.body.id;
+  r.body.sdiag_family = from->addr.family == 4 ? AF_INET : AF_INET6;
+  id->idiag_sport = htons(from->port);
+  id->idiag_dport = htons(to->port);
+  memcpy(id->idiag_src, from->addr.bytes, sizeof from->addr.bytes);
+  memcpy(id->idiag_dst, to->addr.bytes, sizeof to->addr.bytes);
+  id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
   ssize_t n = sendto(o->netlink, &r, sizeof r, MSG_DONTWAIT, (struct sockaddr *)&kernel, sizeof kernel);
   return n < 0 ? -errno : read_answer(o, out);
 }
