@@ -81,21 +81,6 @@ static void drop(struct call *k, struct member *m) {
   m->easy = NULL;
 }
 
-static void read_answer(struct call *k, struct member *m, CURLcode code) {
-  long status = 0;
-  const char *body = buf_text(&m->body);
-  curl_easy_getinfo(m->easy, CURLINFO_RESPONSE_CODE, &status);
-  if (code == CURLE_OK)
-    k->done = (k->content ? etcd_read_create(status, body, m->body.len, k->content, &k->answer, k->text, &m->failure)
-                          : etcd_read_end(status, body, m->body.len, &m->failure)) == 0;
-  else if (code == CURLE_OPERATION_TIMEDOUT)
-    err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
-  else if (code == CURLE_WRITE_ERROR)
-    err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
-  else
-    err_set(&m->failure, -EIO, "%s", curl_easy_strerror(code));
-}
-
 static int call(struct call *k, const struct claim_place *place, struct err *e) {
   k->multi = curl_multi_init();
   k->headers = curl_slist_append(curl_slist_append(NULL, "Content-Type: application/json"), "Expect:");
@@ -111,7 +96,19 @@ static int call(struct call *k, const struct claim_place *place, struct err *e) 
       for (CURLMsg *msg; !k->done && (msg = curl_multi_info_read(k->multi, &left));) {
         struct member *m = NULL;
         curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &m);
-        read_answer(k, m, msg->data.result);
+        long status = 0;
+        const char *body = buf_text(&m->body);
+        curl_easy_getinfo(m->easy, CURLINFO_RESPONSE_CODE, &status);
+        if (msg->data.result == CURLE_OK)
+          k->done =
+              (k->content ? etcd_read_create(status, body, m->body.len, k->content, &k->answer, k->text, &m->failure)
+                          : etcd_read_end(status, body, m->body.len, &m->failure)) == 0;
+        else if (msg->data.result == CURLE_OPERATION_TIMEDOUT)
+          err_set(&m->failure, -ETIMEDOUT, "no answer within %g s", ETCD_TRY_MS / 1000.0);
+        else if (msg->data.result == CURLE_WRITE_ERROR)
+          err_set(&m->failure, -EBADMSG, "its answer has more than %d bytes", ETCD_ANSWER_MAX);
+        else
+          err_set(&m->failure, -EIO, "%s", curl_easy_strerror(msg->data.result));
         drop(k, m);
       }
       if (!k->done && running) curl_multi_poll(k->multi, NULL, 0, (int)(k->deadline_ms - now), NULL);

@@ -109,29 +109,6 @@ int control_socket_probe(const char *path, uid_t *uid) {
   return rc;
 }
 
-/* Listens at path, replacing what is there. */
-static int listen_there(const char *path, const struct sockaddr_un *sa, struct err *e) {
-  struct sockaddr_un first = {.sun_family = AF_UNIX};
-  int folder = (int)(strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0);
-  char name[FILE_RANDOM_SIZE];
-  file_random_name(name);
-  int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%s", folder, path, name);
-  if (n >= (int)sizeof(first.sun_path)) first = *sa; /* no room for another name */
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return err_sys(e, -errno, "cannot create a unix socket");
-  unlink(first.sun_path);
-  mode_t old = umask(0111);
-  int rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
-                   rename(first.sun_path, path) < 0
-               ? -errno
-               : 0;
-  umask(old);
-  if (rc == 0) return fd;
-  unlink(first.sun_path);
-  close(fd);
-  return err_sys(e, rc, "cannot listen on %s", path);
-}
-
 int control_socket_open(const char *path, struct err *e) {
   struct sockaddr_un sa;
   int rc = make_address(path, &sa, e);
@@ -142,7 +119,26 @@ int control_socket_open(const char *path, struct err *e) {
   rc = control_socket_probe(path, &uid);
   if (rc == 0 || rc == -EACCES)
     return err_set(e, -EADDRINUSE, "%s belongs to another running daemon; choose another path with --socket", path);
-  return listen_there(path, &sa, e);
+  /* Listens at path, replacing what is there. */
+  struct sockaddr_un first = {.sun_family = AF_UNIX};
+  int folder = (int)(strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0);
+  char name[FILE_RANDOM_SIZE];
+  file_random_name(name);
+  int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%s", folder, path, name);
+  if (n >= (int)sizeof(first.sun_path)) first = sa; /* no room for another name */
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return err_sys(e, -errno, "cannot create a unix socket");
+  unlink(first.sun_path);
+  mode_t old = umask(0111);
+  rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
+               rename(first.sun_path, path) < 0
+           ? -errno
+           : 0;
+  umask(old);
+  if (rc == 0) return fd;
+  unlink(first.sun_path);
+  close(fd);
+  return err_sys(e, rc, "cannot listen on %s", path);
 }
 
 void control_socket_remove(const char *path) {

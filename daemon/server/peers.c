@@ -776,30 +776,6 @@ static int make_room(const struct peer *p, struct err *e) {
 
 /* Arrivals --------------------------------------------------------------------------------------------------------- */
 
-/* The store's clients never say who they are, so they must leave room. */
-static void hand_over(struct peer *p) {
-  const struct peers *ps = p->peers;
-  struct err e = ERR_INIT;
-  peer_leave_slot(p);
-  int fd = end_arrival(p);
-  size_t n = ps->store ? c10d_server_connections(ps->store) : 0;
-  if (!ps->store)
-    err_set(&e, -EPROTONOSUPPORT,
-            "it is a client of PyTorch's TCPStore (torchrun?), and this rdzvd serves none: start rdzvd with "
-            "--c10d, or rdzv-agent instead of torchrun");
-  else if (2 * n >= ps->max)
-    err_set(&e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)", n);
-  if (e.code) {
-    close(fd);
-    peers_resume(p->peers);
-  } else {
-    log_debug("%s: is a client of the common store", p->name);
-    c10d_server_adopt(ps->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
-  }
-  if (e.code < 0) say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
-  peer_free(p);
-}
-
 static bool peer_is_silent(const struct peer *p) {
   return p->arrival && p->first.len == 0;
 }
@@ -859,7 +835,28 @@ static void on_first_bytes(uv_poll_t *poll, int status, int events) {
 static void peer_arrive(struct peer *p) {
   enum frame_protocol protocol = frame_detect(p->first.data, p->first.len);
   if (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD) {
-    hand_over(p);
+    /* The store's clients never say who they are, so they must leave room. */
+    const struct peers *ps = p->peers;
+    struct err e = ERR_INIT;
+    peer_leave_slot(p);
+    int fd = end_arrival(p);
+    size_t n = ps->store ? c10d_server_connections(ps->store) : 0;
+    if (!ps->store)
+      err_set(&e, -EPROTONOSUPPORT,
+              "it is a client of PyTorch's TCPStore (torchrun?), and this rdzvd serves none: start rdzvd with "
+              "--c10d, or rdzv-agent instead of torchrun");
+    else if (2 * n >= ps->max)
+      err_set(&e, -EMFILE, "the common store has %zu connections already, which is its half of the limit (ulimit -n)",
+              n);
+    if (e.code) {
+      close(fd);
+      peers_resume(p->peers);
+    } else {
+      log_debug("%s: is a client of the common store", p->name);
+      c10d_server_adopt(ps->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
+    }
+    if (e.code < 0) say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
+    peer_free(p);
     return;
   }
   struct err e = ERR_INIT;

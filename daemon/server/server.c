@@ -92,38 +92,34 @@ uint64_t server_wall_ms(void) {
 
 /* Effects ---------------------------------------------------------------------------------------------------------- */
 
-static void carry_out(struct server *s, struct job_effect *fx) {
-  switch (fx->kind) {
-  case JOB_EFFECT_SEND: peers_send(s->peers, fx->conn, fx->bytes); break;
-  case JOB_EFFECT_CLOSE: peers_close(s->peers, fx->conn); break;
-  case JOB_EFFECT_SAVE:
-    s->saves_queued--;
-    saver_put(&s->saver, fx->text);
-    break;
-  case JOB_EFFECT_LOG: log_line(fx->level, "%s", fx->text); break;
-  case JOB_EFFECT_IDENTIFIED:
-  case JOB_EFFECT_PAUSE: break; /* done in step */
-  case JOB_EFFECT_CLAIM:
-    if (s->config.claims) claims_add(s->config.claims, fx->value, fx->text, fx->bytes);
-    bytes_unref(fx->bytes);
-    break;
-  case JOB_EFFECT_EVENT:
-    event_sinks_put(s->config.events, (const char *)fx->bytes->data, event_name((enum event_name)fx->value), fx->text);
-    bytes_unref(fx->bytes);
-    break;
-  case JOB_EFFECT_UNCLAIM:
-    if (s->config.claims) claims_end(s->config.claims, fx->text, fx->bytes);
-    bytes_unref(fx->bytes);
-    break;
-  }
-  free(fx->text);
-}
-
 /* Carries out effects until a SAVE must wait. Adjacent lines are written together. */
 static void pump(struct server *s) {
   while (s->head < s->tail && !saver_must_wait(&s->saver)) {
     struct job_effect fx = s->queue[s->head++];
-    carry_out(s, &fx);
+    switch (fx.kind) {
+    case JOB_EFFECT_SEND: peers_send(s->peers, fx.conn, fx.bytes); break;
+    case JOB_EFFECT_CLOSE: peers_close(s->peers, fx.conn); break;
+    case JOB_EFFECT_SAVE:
+      s->saves_queued--;
+      saver_put(&s->saver, fx.text);
+      break;
+    case JOB_EFFECT_LOG: log_line(fx.level, "%s", fx.text); break;
+    case JOB_EFFECT_IDENTIFIED:
+    case JOB_EFFECT_PAUSE: break; /* done in step */
+    case JOB_EFFECT_CLAIM:
+      if (s->config.claims) claims_add(s->config.claims, fx.value, fx.text, fx.bytes);
+      bytes_unref(fx.bytes);
+      break;
+    case JOB_EFFECT_EVENT:
+      event_sinks_put(s->config.events, (const char *)fx.bytes->data, event_name((enum event_name)fx.value), fx.text);
+      bytes_unref(fx.bytes);
+      break;
+    case JOB_EFFECT_UNCLAIM:
+      if (s->config.claims) claims_end(s->config.claims, fx.text, fx.bytes);
+      bytes_unref(fx.bytes);
+      break;
+    }
+    free(fx.text);
     if (fx.kind == JOB_EFFECT_SAVE && (s->head == s->tail || s->queue[s->head].kind != JOB_EFFECT_SAVE))
       saver_write(&s->saver, s->saves_queued == 0);
   }
