@@ -4,12 +4,10 @@
 
 /* Shared by the files of librdzv. Nothing of it is visible outside the library.
  *
- * rdzv.c             begin and end, identity, progress, requests
+ * rdzv.c             begin and end, identity, progress, requests, checkpoints
  * rdzv_agent.c       the connection to the agent
- * rdzv_checkpoint.c  requests for a checkpoint
  * rdzv_nccl.c        ncclUniqueIds
- * rdzv_rejoin.c      the next round in this process
- * rdzv_leave.c       the same with communicators: watched waits, and the order of leaving
+ * rdzv_rejoin.c      the next round in this process; with communicators: watched waits, and the order of leaving
  * rdzv_store.c       the calls to the round's store
  * rdzv_conn.c        the connection to it
  * rdzv_alone.c       its stand-in in a world of one
@@ -169,9 +167,6 @@ bool rdzv_must_rejoin(const struct rdzv *r);
 
 /* rdzv_nccl.c: takes a record IDS of that size */
 void rdzv_take_ids(struct rdzv *r, size_t size);
-
-/* rdzv_checkpoint.c: RDZV_CHECKPOINT or 0, for rdzv_requested */
-unsigned rdzv_checkpoint_bit(struct rdzv *r);
 
 /* rdzv_conn.c, rdzv_alone.c: sends n requests and stores the answers of those that have one, in order. A WAIT or
  * BARRIER must be the last request. Answers point to memory that is valid until the next call. After -ETIMEDOUT the
