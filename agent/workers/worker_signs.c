@@ -21,7 +21,6 @@
 #include "agent/hang/evidence.h"
 #include "agent/hang/files.h"
 #include "agent/hang/probe.h"
-#include "agent/hang/ras_port.h"
 #include "common/system/clock.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
