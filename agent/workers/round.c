@@ -52,7 +52,6 @@
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
-#include "common/system/rationed_log.h"
 
 enum {
   LAST_WORDS_MS = 50,
