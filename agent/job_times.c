@@ -18,13 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "common/system/clock.h"
 #include "common/system/log.h"
-
-static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* "90s", "12m", "3h 5m", "2d 3h" */
 static void put_span(struct buf *out, int64_t ms) {
@@ -41,7 +36,7 @@ static void put_span(struct buf *out, int64_t ms) {
 
 int64_t job_times_left_ms(const struct agent_options *o) {
   if (!o->end_time || !o->leave_before_end_ms) return -1;
-  int64_t left = o->end_time * 1000 - o->leave_before_end_ms - now_ms();
+  int64_t left = o->end_time * 1000 - o->leave_before_end_ms - (int64_t)wall_ms();
   return left > 0 ? left : 0;
 }
 
@@ -49,7 +44,7 @@ int job_times_check(const struct agent_options *o, struct err *e) {
   struct buf before = BUF_INIT, left = BUF_INIT;
   if (job_times_left_ms(o) != 0) return 0;
   put_span(&before, o->leave_before_end_ms);
-  put_span(&left, o->end_time * 1000 - now_ms());
+  put_span(&left, o->end_time * 1000 - (int64_t)wall_ms());
   int rc = err_set(
       e, -EINVAL, "--leave-before-end is %s, but the job ends in %s (%s): no time is left to run; request a longer job",
       buf_text(&before), buf_text(&left), o->from.end_time);
@@ -60,7 +55,7 @@ int job_times_check(const struct agent_options *o, struct err *e) {
 
 void job_times_reason(const struct agent_options *o, struct buf *out) {
   buf_puts(out, "the scheduler ends the job in ");
-  put_span(out, o->end_time * 1000 - now_ms());
+  put_span(out, o->end_time * 1000 - (int64_t)wall_ms());
 }
 
 bool job_times_end(const struct agent_options *o, char out[JOB_TIMES_LEN]) {
@@ -75,7 +70,7 @@ void job_times_say(const struct agent_options *o) {
   if (o->order_key > 0 || (!o->end_time && o->scheduler_restarts <= 0)) return;
   if (job_times_end(o, when)) {
     buf_printf(&text, "the scheduler ends the job at %s, in ", when);
-    put_span(&text, o->end_time * 1000 - now_ms());
+    put_span(&text, o->end_time * 1000 - (int64_t)wall_ms());
   }
   if (o->leave_before_end_ms) {
     buf_puts(&text, "; its agents leave ");

@@ -213,10 +213,8 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
 static void step(struct session *s, struct supervisor_event *ev) {
-  struct timespec wall = {0};
-  if (s->events) clock_gettime(CLOCK_REALTIME, &wall);
   ev->now_ms = boot_ms();
-  ev->wall_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+  ev->wall_ms = s->events ? wall_ms() : 0;
   supervisor_step(s->supervisor, ev, &s->effects);
   for (size_t i = 0; i < s->effects.n; i++) carry_out(s, &s->effects.v[i]);
   supervisor_effects_clear(&s->effects);

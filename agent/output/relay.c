@@ -255,12 +255,6 @@ static void write_filtered(struct relay *r, struct stream *s) {
   buf_clear(&s->to_filtered);
 }
 
-static uint64_t wall_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* For rdzvctl logs. */
 static void keep_line(struct relay *r, struct stream *s, const char *text, size_t len) {
   const struct relay_pipes *p = s->of;

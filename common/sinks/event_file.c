@@ -25,6 +25,7 @@
 #include "common/events/event.h"
 #include "common/mem.h"
 #include "common/system/aside.h"
+#include "common/system/clock.h"
 #include "common/system/log.h"
 
 /* What the thread gets, and gives back. All of it is in one piece, which is the thread's if it is left behind. */
@@ -152,10 +153,8 @@ static void on_written(void *ctx, void *room) {
       /* An event about those that were dropped, in front of the next ones. */
       struct event e;
       struct buf text = BUF_INIT;
-      struct timespec now;
-      clock_gettime(CLOCK_REALTIME, &now);
       buf_printf(&text, "%zu events are lost: this file could not be written", f->dropped);
-      event_init(&e, EVENT_EVENTS_DROPPED, (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+      event_init(&e, EVENT_EVENTS_DROPPED, wall_ms());
       event_int(&e, EVENT_DROPPED, (int64_t)f->dropped);
       event_text(&e, EVENT_MESSAGE, buf_text(&text));
       event_line(&e, &f->pending);

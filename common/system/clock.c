@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two clocks: one for times that agent, guard and workers share, and one for what a process measures by itself. */
+/* Clocks: one for times that agent, guard and workers share, one for what a process measures by itself, one for people. */
 
 #include "common/system/clock.h"
 
@@ -21,4 +21,8 @@ uint64_t monotonic_ms(void) {
 
 uint64_t monotonic_us(void) {
   return read_us(CLOCK_MONOTONIC);
+}
+
+uint64_t wall_ms(void) {
+  return read_us(CLOCK_REALTIME) / 1000;
 }

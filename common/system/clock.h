@@ -12,4 +12,6 @@ uint64_t boot_ms(void);
 uint64_t monotonic_ms(void);
 uint64_t monotonic_us(void);
 
+uint64_t wall_ms(void); /* since 1970 */
+
 #endif

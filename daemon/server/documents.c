@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/system/clock.h"
 #include "daemon/page/page.h"
 #include "daemon/server/server.h"
 
@@ -68,8 +69,7 @@ struct document {
 };
 
 void documents_init(struct documents *all, struct core *core, uint64_t seed) {
-  *all = (struct documents){
-      .core = core, .tags = siphash_key_from(seed), .started_wall_s = (double)server_wall_ms() / 1000};
+  *all = (struct documents){.core = core, .tags = siphash_key_from(seed), .started_wall_s = (double)wall_ms() / 1000};
 }
 
 static bool more_page(void *source, struct buf *body) {
@@ -81,7 +81,7 @@ static bool more_status(void *source, struct buf *body) {
   struct document *d = source;
   if (!d->status) d->status = core_status_begin(d->core, d->uid, buf_text(&d->job), d->owner);
   enum core_status_piece piece =
-      core_status_more(d->status, d->core, server_now_ms(), server_wall_ms(), CORE_STATUS_BUDGET, body);
+      core_status_more(d->status, d->core, server_now_ms(), wall_ms(), CORE_STATUS_BUDGET, body);
   if (piece == CORE_STATUS_REFUSED) {
     d->answer.status = HTTP_UNAVAILABLE;
     d->answer.etag[0] = 0;

@@ -84,12 +84,6 @@ uint64_t server_now_ms(void) {
   return boot_ms();
 }
 
-uint64_t server_wall_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* Effects ---------------------------------------------------------------------------------------------------------- */
 
 /* Carries out effects until a SAVE must wait. Adjacent lines are written together. */
@@ -131,7 +125,7 @@ static bool has_work_left(const struct server *s) {
 
 static void step_core(struct server *s, struct core_event *ev) {
   ev->now_ms = server_now_ms();
-  ev->wall_ms = server_wall_ms();
+  ev->wall_ms = wall_ms();
   s->documents.changes++;
   core_step(s->core, ev, &s->fresh);
   for (size_t i = 0; i < s->fresh.n; i++) {

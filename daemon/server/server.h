@@ -65,6 +65,5 @@ bool server_is_unneeded(const struct server *s);
 
 /* Monotonic, as in core events. It goes on while the machine is suspended: the leases of other machines do. */
 uint64_t server_now_ms(void);
-uint64_t server_wall_ms(void);
 
 #endif
