@@ -147,7 +147,7 @@ static int check_hosts(const struct wish *w, const struct launch_hosts *h, struc
 static bool is_here(const char *name, const char *own) {
   static struct ipaddr addrs[HOST_ADDRS_MAX];
   struct ipaddr ip = ipaddr_parse(name);
-  size_t n = ip.family ? host_addrs(addrs) : 0, len = hostlist_short(name);
+  size_t n = ip.family ? socket_host_addrs(0, addrs) : 0, len = hostlist_short(name);
   if (launch_host_is_loopback(name) || strcasecmp(name, own) == 0) return true;
   for (size_t i = 0; i < n; i++)
     if (ipaddr_compare(&ip, &addrs[i]) == 0) return true;

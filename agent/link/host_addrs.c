@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The addresses of this machine's interfaces, as numbers and as text for HELLO. If HELLO cannot hold all (a host of
+/* The addresses of this machine's interfaces as text for HELLO. If HELLO cannot hold all (a host of
  * containers has hundreds of bridges), IPv4 comes first and the rest is omitted: the daemon sees the address that the
  * agent uses anyway. */
 
 #include "agent/link/host_addrs.h"
 
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,30 +31,9 @@ const char *host_loopback(void) {
   return found;
 }
 
-/* The addresses of interfaces with these flags. */
-static size_t list_addrs(unsigned flags, struct ipaddr out[HOST_ADDRS_MAX]) {
-  struct ifaddrs *list;
-  size_t n = 0;
-  if (getifaddrs(&list) != 0) return 0;
-  for (const struct ifaddrs *i = list; i && n < HOST_ADDRS_MAX; i = i->ifa_next) {
-    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
-    union socket_address a = {.room = {0}};
-    uint16_t port;
-    if ((family != AF_INET && family != AF_INET6) || (i->ifa_flags & flags) != flags) continue;
-    memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(a.v4) : sizeof(a.v6));
-    socket_address_read(&a, &out[n++], &port);
-  }
-  freeifaddrs(list);
-  return n;
-}
-
-size_t host_addrs(struct ipaddr out[HOST_ADDRS_MAX]) {
-  return list_addrs(0, out);
-}
-
 void host_addrs_text(char out[ADDRS_MAX + 1]) {
   struct ipaddr all[HOST_ADDRS_MAX];
-  size_t n = list_addrs(IFF_UP | IFF_RUNNING, all), len = 0;
+  size_t n = socket_host_addrs(IFF_UP | IFF_RUNNING, all), len = 0;
   out[0] = '\0';
   for (int family = 4; family <= 6; family += 2)
     for (size_t i = 0; i < n; i++) {

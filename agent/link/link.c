@@ -189,7 +189,7 @@ static bool is_host(const struct link *l) {
   bool local = l->o.hosting == HOST_ALWAYS;
   if (l->to != l->targets) return false;
   for (size_t i = 0; l->refusals && i < l->to->addresses.n; i++)
-    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->to->addresses.v[i]));
+    local = local || (l->errors[i] == UV_ECONNREFUSED && socket_address_is_local(&l->to->addresses.v[i]));
   return local && l->o.hosting != HOST_NEVER;
 }
 
@@ -241,7 +241,7 @@ static void put_reason(const struct link *l, int error, const char *where, struc
 static bool put_holder(const struct link *l, struct buf *out) {
   const union socket_address *a = &l->to->addresses.v[l->at];
   struct port_holder h;
-  if (!address_is_local(a) || !port_holder_find(ntohs(a->v4.sin_port), &h)) {
+  if (!socket_address_is_local(a) || !port_holder_find(ntohs(a->v4.sin_port), &h)) {
     buf_puts(out, "a program");
     return false;
   }

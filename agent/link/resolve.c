@@ -104,16 +104,6 @@ void address_text(const union socket_address *a, char out[ADDR_MAX + 1]) {
   snprintf(out, ADDR_MAX + 1, "%s", text);
 }
 
-bool address_is_local(const union socket_address *a) {
-  struct ipaddr wanted, own[HOST_ADDRS_MAX];
-  uint16_t port;
-  socket_address_read(a, &wanted, &port);
-  if (ipaddr_is_loopback(&wanted)) return true;
-  for (size_t i = 0, n = host_addrs(own); i < n; i++)
-    if (ipaddr_compare(&wanted, &own[i]) == 0) return true;
-  return false;
-}
-
 /* Before there is a loop. ------------------------------------------------------------------------------------------ */
 
 /* The address of --local-addr, if it is a name, must be known before the first message to the daemon. The call returns
@@ -149,7 +139,7 @@ int own_addr_find(const char *name, char out[ADDR_MAX + 1], struct err *e) {
     uint16_t port;
     socket_address_read(&found.v[i], &ip, &port);
     /* An address of this machine is best; loopback is none. */
-    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(&found.v[i]);
+    int w = ipaddr_is_loopback(&ip) ? 0 : 1 + socket_address_is_local(&found.v[i]);
     if (w > best) address_text(&found.v[i], out);
     if (w > best) best = w;
   }
@@ -160,6 +150,6 @@ bool own_addr_is(const char *name) {
   struct address_list found;
   if (look_up(name, "in --endpoint", &found, NULL)) return true;
   for (size_t i = 0; i < found.n; i++)
-    if (address_is_local(&found.v[i])) return true;
+    if (socket_address_is_local(&found.v[i])) return true;
   return false;
 }

@@ -36,7 +36,6 @@ struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const 
                               resolve_fn fn, void *ctx);
 void resolve_cancel(struct resolve *r); /* fn is no longer called; NULL is fine */
 
-bool address_is_local(const union socket_address *a);                     /* an address of this machine */
 void address_text(const union socket_address *a, char out[ADDR_MAX + 1]); /* numeric, no port */
 
 /* Addresses of names, before there is a loop: --local-addr and --endpoint. */

@@ -70,7 +70,7 @@ struct access_check {
 /* Addresses. ------------------------------------------------------------------------------------------------------- */
 
 static bool is_own(struct access_check *d, const struct ipaddr *addr) {
-  if (!d->n_own) d->n_own = host_addrs(d->own);
+  if (!d->n_own) d->n_own = socket_host_addrs(0, d->own);
   for (size_t i = 0; i < d->n_own; i++)
     if (ipaddr_compare(&d->own[i], addr) == 0) return true;
   return ipaddr_is_loopback(addr);

@@ -178,7 +178,7 @@ static bool is_of_one_machine(const struct ipaddr *addr) {
 static int make_ready(struct round_store *r) {
   struct ipaddr others[HOST_ADDRS_MAX];
   /* The daemon may give this node another address than that of its own way to it. */
-  size_t n = 0, all = r->o.alone || !is_of_one_machine(&r->at) ? 0 : host_addrs(others);
+  size_t n = 0, all = r->o.alone || !is_of_one_machine(&r->at) ? 0 : socket_host_addrs(0, others);
   for (size_t i = 0; i < all; i++)
     if (!is_of_one_machine(&others[i])) others[n++] = others[i];
   int rc = r->o.place == STORE_AGENT ? ready_open(&r->ready, &r->at, others, n) : ready_hold(&r->ready);

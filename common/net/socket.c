@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <unistd.h>
@@ -98,4 +99,30 @@ int socket_set_options(int fd, unsigned user_timeout_ms) {
     if (rc < 0 && errno != ENOPROTOOPT && first == 0) first = -errno;
   }
   return first;
+}
+
+size_t socket_host_addrs(unsigned flags, struct ipaddr out[HOST_ADDRS_MAX]) {
+  struct ifaddrs *list;
+  size_t n = 0;
+  if (getifaddrs(&list) != 0) return 0;
+  for (const struct ifaddrs *i = list; i && n < HOST_ADDRS_MAX; i = i->ifa_next) {
+    int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    union socket_address a = {.room = {0}};
+    uint16_t port;
+    if ((family != AF_INET && family != AF_INET6) || (i->ifa_flags & flags) != flags) continue;
+    memcpy(&a, i->ifa_addr, family == AF_INET ? sizeof(a.v4) : sizeof(a.v6));
+    socket_address_read(&a, &out[n++], &port);
+  }
+  freeifaddrs(list);
+  return n;
+}
+
+bool socket_address_is_local(const union socket_address *a) {
+  struct ipaddr wanted, own[HOST_ADDRS_MAX];
+  uint16_t port;
+  socket_address_read(a, &wanted, &port);
+  if (ipaddr_is_loopback(&wanted)) return true;
+  for (size_t i = 0, n = socket_host_addrs(0, own); i < n; i++)
+    if (ipaddr_compare(&wanted, &own[i]) == 0) return true;
+  return false;
 }

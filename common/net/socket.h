@@ -24,6 +24,10 @@ void socket_address_read(const union socket_address *a, struct ipaddr *addr, uin
 /* The reverse. Family 0: the address of all, [::]. */
 union socket_address socket_address_make(const struct ipaddr *addr, uint16_t port);
 socklen_t socket_address_size(const union socket_address *a);
+bool socket_address_is_local(const union socket_address *a); /* an address of this machine */
+/* The addresses of this machine's interfaces that have these flags (IFF_UP ...), with loopback; returns how many. */
+enum { HOST_ADDRS_MAX = 1024 };
+size_t socket_host_addrs(unsigned flags, struct ipaddr out[HOST_ADDRS_MAX]);
 /* This end of a socket, and the other end of a connection. Family 0 and port 0 if there is none. */
 void socket_local(int fd, struct ipaddr *addr, uint16_t *port);
 void socket_peer(int fd, struct ipaddr *addr, uint16_t *port);

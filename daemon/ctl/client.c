@@ -117,24 +117,6 @@ const char *ctl_user_name(uid_t uid) {
   return user ? user->pw_name : "?";
 }
 
-static bool is_address_of_this_machine(const struct sockaddr *sa) {
-  char text[64], own[64];
-  if (uv_ip_name(sa, text, sizeof(text)) < 0) return false;
-  struct ipaddr wanted = ipaddr_parse(text);
-  if (ipaddr_is_loopback(&wanted)) return true;
-  uv_interface_address_t *v;
-  int n = 0;
-  bool found = false;
-  if (uv_interface_addresses(&v, &n) < 0) return false;
-  for (int i = 0; i < n && !found; i++) {
-    uv_ip_name((const struct sockaddr *)&v[i].address, own, sizeof(own));
-    struct ipaddr a = ipaddr_parse(own);
-    found = ipaddr_compare(&a, &wanted) == 0;
-  }
-  uv_free_interface_addresses(v, n);
-  return found;
-}
-
 static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
   struct target *t = request->data;
   t->looking = false;
@@ -144,13 +126,13 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   t->own = false;
   for (const struct addrinfo *a = result; a && t->n_addresses < ADDRESSES_MAX; a = a->ai_next) {
     if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
-    t->own = t->own || is_address_of_this_machine(a->ai_addr);
-    struct sockaddr_storage *to = &t->addresses[t->n_addresses++];
+    union socket_address *to = &t->addresses[t->n_addresses++];
     memcpy(to, a->ai_addr, a->ai_addrlen);
+    t->own = t->own || socket_address_is_local(to);
     if (a->ai_family == AF_INET)
-      ((struct sockaddr_in *)to)->sin_port = htons(t->endpoint.port);
+      to->v4.sin_port = htons(t->endpoint.port);
     else
-      ((struct sockaddr_in6 *)to)->sin6_port = htons(t->endpoint.port);
+      to->v6.sin6_port = htons(t->endpoint.port);
   }
   uv_freeaddrinfo(result);
 }
@@ -385,7 +367,7 @@ static bool talk(struct client *c, struct target *t) {
   if (t->remote) {
     conn_init_tcp(&c->conn, &c->loop, &callbacks, c, false);
     conn_use_key(&c->conn, t->key);
-    rc = uv_tcp_connect(&c->connect, &c->conn.tcp, (const struct sockaddr *)&t->addresses[t->address], on_connect);
+    rc = uv_tcp_connect(&c->connect, &c->conn.tcp, &t->addresses[t->address].any, on_connect);
   } else {
     conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
     uv_pipe_connect(&c->connect, &c->conn.pipe, t->path, on_connect);

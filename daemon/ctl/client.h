@@ -10,6 +10,7 @@
 #include <uv.h>
 #include "common/endpoint.h"
 #include "common/net/conn.h"
+#include "common/net/socket.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
@@ -36,7 +37,7 @@ struct target {
   bool looking, looked; /* a lookup is on its way; it has ended */
   int lookup_status;
   bool own; /* an address is this machine's */
-  struct sockaddr_storage addresses[ADDRESSES_MAX];
+  union socket_address addresses[ADDRESSES_MAX];
   size_t n_addresses, address; /* address: the one that is tried */
   const struct key *key;       /* remote; NULL: none yet, MUNGE brings it: */
   struct key *brought;

@@ -150,7 +150,7 @@ static int64_t count_keys(int fd) {
 
 static bool address_is(const char *addr) {
   struct ipaddr own[HOST_ADDRS_MAX], a = ipaddr_parse(addr);
-  for (size_t i = 0, n = host_addrs(own); i < n; i++)
+  for (size_t i = 0, n = socket_host_addrs(0, own); i < n; i++)
     if (ipaddr_compare(&own[i], &a) == 0) return true;
   return false;
 }
@@ -232,7 +232,7 @@ UNIT_TEST_WITH(test_the_address_that_start_names, set_up, tear_down) {
   struct ipaddr own[HOST_ADDRS_MAX];
   struct err e = ERR_INIT;
   char addr[INET6_ADDRSTRLEN] = "";
-  for (size_t i = 0, n = host_addrs(own); i < n && !*addr; i++)
+  for (size_t i = 0, n = socket_host_addrs(0, own); i < n && !*addr; i++)
     if (!ipaddr_is_loopback(&own[i]) && !ipaddr_is_linklocal(&own[i])) socket_format(&own[i], addr);
   if (!*addr) skip(); /* this machine has only loopback */
   uint16_t port = round_store_port(f.r);
@@ -251,7 +251,7 @@ UNIT_TEST_WITH(test_the_address_that_start_names, set_up, tear_down) {
 UNIT_TEST_WITH(test_alone, set_up, tear_down) {
   struct ipaddr own[HOST_ADDRS_MAX];
   struct err e = ERR_INIT;
-  size_t n = host_addrs(own);
+  size_t n = socket_host_addrs(0, own);
   struct round_store_options o = {.place = STORE_AGENT};
   o.alone = true;
   assert_int_equal(reopen(o, &e), 0);
