@@ -17,6 +17,8 @@
 #include "common/store/store.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/chain.h"
@@ -791,25 +793,15 @@ static bool parse_number(struct slice text, int64_t *out) {
   return any;
 }
 
-static size_t format_number(int64_t n, char text[DIGITS]) {
-  uint64_t v = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
-  char reversed[DIGITS];
-  size_t len = 0, at = 0;
-  do reversed[len++] = (char)('0' + v % 10);
-  while ((v /= 10) > 0);
-  if (n < 0) text[at++] = '-';
-  while (len > 0) text[at++] = reversed[--len];
-  return at;
-}
-
 /* Adds; `also` bytes are checked together with its own cost. Releases no waiter. */
 static int add(struct writing *w, int64_t delta, size_t also, int64_t *total, struct err *e) {
   struct store *s = w->client->store;
   int64_t old = 0;
   if (has_value(w->entry) && !parse_number(w->old, &old))
     return err_set(e, -EINVAL, "ADD to a key whose value is not a number of 64 bits");
-  char text[DIGITS];
-  size_t len = format_number((int64_t)((uint64_t)old + (uint64_t)delta), text), room = room_for(w, len);
+  char text[DIGITS + 1];
+  size_t len = (size_t)snprintf(text, sizeof(text), "%" PRId64, (int64_t)((uint64_t)old + (uint64_t)delta));
+  size_t room = room_for(w, len);
   if (room < DIGITS) room = DIGITS;
   struct store_need need = need_of(w, room);
   need.bytes += also;
