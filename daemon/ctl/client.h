@@ -13,7 +13,6 @@
 #include "common/net/socket.h"
 #include "daemon/ctl/options.h"
 #include "daemon/ctl/watch_screen.h"
-#include "daemon/ctl/words.h"
 #include "daemon/server/control_socket.h"
 
 enum {

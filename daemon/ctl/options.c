@@ -6,7 +6,6 @@
 
 #include <stddef.h>
 #include "common/exit_codes.h"
-#include "daemon/ctl/words.h"
 #include "proto/msg.h"
 
 #define FIELD(name) offsetof(struct rdzvctl_options, name)

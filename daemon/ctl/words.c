@@ -4,7 +4,7 @@
  * should not have to look anything up. The form of a name is checked here as the daemon would, so that a mistake costs
  * no connection; only the daemon knows whether it exists. */
 
-#include "daemon/ctl/words.h"
+#include "daemon/ctl/options.h"
 
 #include <errno.h>
 #include <string.h>

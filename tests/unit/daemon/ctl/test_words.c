@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvctl's words. (Each mistake's exit code and line: tests/e2e/test_rdzvd_control.py.) */
 
-#include "daemon/ctl/words.h"
+#include "daemon/ctl/options.h"
 
 #include <string.h>
 #include "tests/rig/unit.h"
