@@ -89,11 +89,3 @@ void frame_put_header(char at[FRAME_HEADER_SIZE], const struct frame *f) {
   le32_put(at + 8, f->id);
   le32_put(at + 12, (uint32_t)f->json_len);
 }
-
-void frame_put(struct buf *out, const struct frame *f) {
-  char header[FRAME_HEADER_SIZE];
-  frame_put_header(header, f);
-  buf_append(out, header, sizeof(header));
-  if (f->json_len) buf_append(out, f->json, f->json_len);
-  if (f->raw_len) buf_append(out, f->raw, f->raw_len);
-}

@@ -63,7 +63,6 @@ enum {                            /* of HEARTBEAT_ACK; the last one of HEARTBEAT
  * consumed. 0: more bytes are needed; *size: at least so many in all. -EMSGSIZE or -EPROTO with a sentence: close the
  * connection. */
 int frame_parse(const char *data, size_t len, size_t max_body, struct frame *f, size_t *size, struct err *e);
-void frame_put(struct buf *out, const struct frame *f); /* appends it */
 /* Writes only the header, for a body that is in its place; f->json and f->raw are not used. */
 void frame_put_header(char at[FRAME_HEADER_SIZE], const struct frame *f);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include "tests/fuzz/make_corpus.h"
 #include "tests/rig/random_msg.h"
+#include "tests/rig/frame.h"
 
 static const char *root;
 static int failures;

@@ -2,6 +2,7 @@
 /* frame: the header's layout, limits, truncation, flipped bytes, and whose first bytes these are. */
 
 #include "proto/frame.h"
+#include "tests/rig/frame.h"
 
 #include <errno.h>
 #include <stdlib.h>
