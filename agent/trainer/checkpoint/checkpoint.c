@@ -232,14 +232,6 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ck
 /* The largest state of any kind. ckpt_decode checks the size against the header. */
 #define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES) + 4)
 
-static int read_checkpoint(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct ckpt_state *s,
-                           struct buf *out, struct tally *tally, struct err *e) {
-  int rc = ckpt_read(dir, id, STATE_MAX, m, out, tally, e);
-  if (rc == 0) rc = ckpt_decode(out->data, out->len, s, e);
-  if (rc == 0 && s->step != id->step) rc = err_set(e, -EBADMSG, "its state is of step %" PRIu64, s->step);
-  return rc;
-}
-
 static bool is_of_incarnation(const struct ckpt_id *id, const char *incarnation) {
   return !incarnation || strcmp(id->incarnation, incarnation) == 0;
 }
@@ -252,7 +244,10 @@ int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m,
   for (size_t i = 0; i < l.n && !found; i++) {
     struct err why = ERR_INIT;
     if (!is_of_incarnation(&l.v[i], incarnation)) continue;
-    found = read_checkpoint(dir, &l.v[i], m, s, out, tally, &why) == 0;
+    int bad = ckpt_read(dir, &l.v[i], STATE_MAX, m, out, tally, &why);
+    if (bad == 0) bad = ckpt_decode(out->data, out->len, s, &why);
+    if (bad == 0 && s->step != l.v[i].step) bad = err_set(&why, -EBADMSG, "its state is of step %" PRIu64, s->step);
+    found = bad == 0;
     ckpt_name_format(&l.v[i], name);
     if (!found) refused(ctx, name, &why);
   }

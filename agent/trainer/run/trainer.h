@@ -194,7 +194,7 @@ int trainer_read_step(struct trainer *t, struct err *e);
  * reported as usual, the others are forgotten. done and queued are then behind the last update. */
 int trainer_discard_queued(struct trainer *t, struct err *e);
 
-/* wait.c: waits for a mark, and watches the other ranks and the agent. step: for the message. */
+/* step.c: waits for a mark, and watches the other ranks and the agent. step: for the message. */
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e);
 /* Watches them once: in the loop of any other wait. */
 int trainer_watch(struct trainer *t, struct err *e);
