@@ -207,18 +207,6 @@ void sdk_server_close_round(struct sdk_server *s) {
   forget_round(s);
 }
 
-/* A parked worker, in a round that has just been opened. */
-static void take_over(struct sdk_server *s, struct worker_conn *c) {
-  bool can = c->has[CAN];
-  c->parked = c->request_due = c->has[CAN] = false;
-  s->ranks[c->local_rank].rejoiner = c;
-  add_event(s, SDK_EVENT_HELLO, c);
-  add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
-  if (can) set_property(c, CAN, true);
-  c->welcome_due = true;
-  flush(c);
-}
-
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n) {
   close_conns(s, false);
   for (size_t i = s->n_conns; i-- > 0;)
@@ -231,8 +219,18 @@ void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *worke
   s->round = n ? workers[0].round : 0;
   s->checkpoint = n ? workers[0].checkpoint : 0;
   s->open = true;
-  for (size_t i = 0; i < s->n_conns; i++)
-    if (s->conns[i]->parked) take_over(s, s->conns[i]);
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct worker_conn *c = s->conns[i];
+    if (!c->parked) continue;
+    bool can = c->has[CAN];
+    c->parked = c->request_due = c->has[CAN] = false;
+    s->ranks[c->local_rank].rejoiner = c;
+    add_event(s, SDK_EVENT_HELLO, c);
+    add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
+    if (can) set_property(c, CAN, true);
+    c->welcome_due = true;
+    flush(c);
+  }
   if (s->ids.round != s->round) s->ids = (struct sdk_ids){.round = 0};
 }
 

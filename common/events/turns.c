@@ -165,15 +165,6 @@ static struct turn **find_allowed(struct turn_owner *o, uint64_t now_ms) {
   return at;
 }
 
-/* The owner that was served goes to the end. */
-static void put_last(struct turns *t, struct turn_owner **at) {
-  struct turn_owner *o = *at;
-  *at = o->next;
-  while (*at) at = &(*at)->next;
-  *at = o;
-  o->next = NULL;
-}
-
 struct turn *turns_next(struct turns *t, uint64_t now_ms) {
   for (struct turn_owner **at = &t->owners; *at; at = &(*at)->next) {
     struct turn_owner *o = *at;
@@ -184,7 +175,11 @@ struct turn *turns_next(struct turns *t, uint64_t now_ms) {
     o->running++;
     t->running++;
     t->users_running += is_user(o);
-    put_last(t, at);
+    /* The owner that was served goes to the end. */
+    *at = o->next;
+    while (*at) at = &(*at)->next;
+    *at = o;
+    o->next = NULL;
     return turn;
   }
   return NULL;

@@ -89,18 +89,6 @@ static void on_helper_end(void *ctx, const struct helper_end *end) {
   finish_close_if_idle(c);
 }
 
-/* "RDZV_EVENT_MESSAGE=" and the sentence, in one line. */
-static char *message_of(const char *line) {
-  struct buf out = BUF_INIT;
-  struct err e = ERR_INIT;
-  json_t *event = json_parse_object(line, strlen(line), &e);
-  const char *text = json_string_value(json_object_get(json_object_get(event, "metadata"), "message"));
-  buf_puts(&out, "RDZV_EVENT_MESSAGE=");
-  if (text) buf_put_plain(&out, text, strlen(text), EVENT_TEXT_MAX);
-  json_decref(event);
-  return buf_steal(&out);
-}
-
 enum { OWN_VARIABLES = 2 };
 
 static char **make_env(const struct turn *turn) {
@@ -108,7 +96,15 @@ static char **make_env(const struct turn *turn) {
   while (environ[n]) n++;
   char **env = xcalloc(n + OWN_VARIABLES + 1, sizeof *env);
   env[kept++] = xasprintf("RDZV_EVENT=%s", turn->name);
-  env[kept++] = message_of(turn->line);
+  /* The sentence, in one line. */
+  struct buf out = BUF_INIT;
+  struct err e = ERR_INIT;
+  json_t *event = json_parse_object(turn->line, strlen(turn->line), &e);
+  const char *text = json_string_value(json_object_get(json_object_get(event, "metadata"), "message"));
+  buf_puts(&out, "RDZV_EVENT_MESSAGE=");
+  if (text) buf_put_plain(&out, text, strlen(text), EVENT_TEXT_MAX);
+  json_decref(event);
+  env[kept++] = buf_steal(&out);
   for (size_t i = 0; i < n; i++)
     if (strncmp(environ[i], "RDZV_EVENT=", 11) != 0 && strncmp(environ[i], "RDZV_EVENT_MESSAGE=", 19) != 0)
       env[kept++] = environ[i];

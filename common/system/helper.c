@@ -122,18 +122,15 @@ static void take_output(struct reader *r, const char *data, size_t n) {
   if (h->o.on_text) h->o.on_text(h->o.ctx, r->from);
 }
 
-/* Reads what the pipe holds, past libuv, which keeps nothing of it. */
-static void drain(struct reader *r) {
-  struct helper *h = r->of;
-  ssize_t n;
-  int fd;
-  if (!r->open || uv_fileno((uv_handle_t *)&r->pipe, &fd)) return;
-  for (int i = 0; i < DRAIN_MAX && !h->paused && !h->destroyed && (n = read(fd, h->room, READ_SIZE)) > 0; i++)
-    take_output(r, h->room, (size_t)n);
-}
-
 static void finish(struct helper *h) {
-  for (int i = 0; i < HELPER_STREAMS; i++) drain(&h->readers[i]);
+  for (struct reader *r = h->readers; r < h->readers + HELPER_STREAMS; r++) {
+    /* Reads what the pipe holds, past libuv, which keeps nothing of it. */
+    ssize_t n;
+    int fd;
+    if (!r->open || uv_fileno((uv_handle_t *)&r->pipe, &fd)) continue;
+    for (int i = 0; i < DRAIN_MAX && !h->paused && !h->destroyed && (n = read(fd, h->room, READ_SIZE)) > 0; i++)
+      take_output(r, h->room, (size_t)n);
+  }
   if (h->paused && !h->end.late) return; /* until its owner reads again */
   for (int i = 0; i < HELPER_STREAMS; i++) take_lines(&h->readers[i], true);
   if (h->destroyed) return;
