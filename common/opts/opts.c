@@ -332,6 +332,7 @@ static int set_from_words(struct walk *k, struct opts_parsed *p, void *target, s
   struct given_option w = {.row = NULL};
   int rc;
   while ((rc = next_option(k, &w, e)) > 0) {
+    assert(w.row);
     struct opts_origin *o = &p->of[w.row - k->spec->table];
     if (w.row->type == OPT_STRINGS && o->source != OPT_FROM_ARGV)
       ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;

@@ -18,6 +18,7 @@
  *
  * The state file has none of this: 5 s after a restart the next FORWARD comes. */
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +220,7 @@ static void take_forward(struct core *c, const struct core_event *ev, struct acc
   learn(c, m, f);
   for (size_t i = 0; i < c->jobs.n_all; i++) {
     j = c->jobs.all[i];
+    assert(j);
     if (job_is_over(j) || !core_is_of(c, ev, j, f->job)) continue;
     /* Its nodes are told, and their connections are closed with it. */
     for (size_t k = 0; k < j->n_members; k++) send_moved(c, j->members[k]->conn, &m->said);
