@@ -2,7 +2,7 @@
 #ifndef COMMON_RATIONS_H
 #define COMMON_RATIONS_H
 
-/* The allowance of log lines of a peer. Pure: common/system/log.h has the log. */
+/* The allowance of log lines of a peer. Pure: common/system/rationed_log.h has the log. */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -52,6 +52,7 @@
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
+#include "common/system/rationed_log.h"
 
 enum {
   LAST_WORDS_MS = 50,

@@ -50,6 +50,7 @@
 #include "common/system/loop.h"
 #include "common/map.h"
 #include "common/mem.h"
+#include "common/system/rationed_log.h"
 #include "common/net/acceptor.h"
 #include "proto/c10d_session.h"
 #include "common/net/socket.h"

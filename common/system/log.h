@@ -8,7 +8,6 @@
 
 #include <stddef.h>
 #include "common/log_level.h"
-#include "common/rations.h"
 
 typedef void (*log_sink_fn)(void *ctx, enum log_level level,
                             const char *line); /* line: no newline, valid in the call */
@@ -30,10 +29,5 @@ void log_lines(enum log_level level, const char *text);
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
-
-/* Logs a line about something that `addr` did. Beyond RATION_LINES_MAX per address or RATIONS_LINES_MAX in
- * RATION_WINDOW_MS it is left out and counted. */
-void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_level level, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
 
 #endif

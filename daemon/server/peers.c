@@ -57,6 +57,7 @@
 #include "common/net/socket.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
+#include "common/system/rationed_log.h"
 #include "common/system/user.h"
 #include "daemon/server/asker.h"
 #include "daemon/server/control_socket.h"

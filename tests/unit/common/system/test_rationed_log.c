@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines per peer address: limits, and that they are forgotten. */
 
-#include "common/system/log.h"
+#include "common/system/rationed_log.h"
 
 #include <stdio.h>
 #include <string.h>
+#include "common/system/log.h"
 #include "tests/rig/unit.h"
 
 struct lines {
