@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 #include "agent/devices/devices.h"
 #include "agent/devices/nvml.h"
 #include "agent/devices/process_description.h"
