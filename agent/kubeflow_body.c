@@ -8,8 +8,8 @@
 void kubeflow_body(const struct kubeflow_status *s, const char *when, struct buf *out) {
   buf_printf(out, "{\"trainerStatus\": {\"lastUpdatedTime\": \"%s\"", when);
   if (s->of > 0) { /* 100 at the end only */
-    double percent = s->step >= s->of ? 100 : fmin(99, floor(100.0 * (double)s->step / (double)s->of));
-    buf_printf(out, ", \"progressPercentage\": %.0f", percent);
+    int percent = s->step >= s->of ? 100 : (int)(100.0 * (double)s->step / (double)s->of);
+    buf_printf(out, ", \"progressPercentage\": %d", percent == 100 && s->step < s->of ? 99 : percent);
   }
   /* Trainer's are 32-bit numbers. */
   if (s->remaining_s >= 0)
