@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified torchrun, accelerate and torchx, which find rdzv by the entry points of its wheel."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -29,7 +30,7 @@ def installed(tmp_path_factory):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv\nVersion: 0\n")
     (info / "entry_points.txt").write_text((TOP / "deploy/python/entry_points.txt").read_text())
-    return {**QUIET, "PYTHONPATH": f"{folder}:{TOP}/deploy/python", "PATH": f"{BUILD}/agent:{BUILD}/daemon:{os.environ['PATH']}"}
+    return {**QUIET, "PYTHONPATH": f"{folder}:{TOP}/deploy/python", "PATH": f"{BUILD}/agent:{BUILD}/daemon:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
 
 
 class Torchrun:
@@ -222,7 +223,8 @@ def test_a_stale_node_is_refused(rdzv, torchrun):
         os.kill(pid, signal.SIGSTOP)
     until(lambda: f"the other goes on alone\n{rdzv}", lambda: len(holding(torchrun, 1)) == 1, 60)
     for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # the guard has ended the worker meanwhile
+            os.kill(pid, signal.SIGCONT)
     until(lambda: f"both are in one round again\n{rdzv}", lambda: len(new := holding(torchrun, 2)) == 2 and old[1] not in new.values(), 120)
     assert old[1] not in rdzv.pids(), rdzv
     ports = {p.read_text() for p in torchrun.out.iterdir() if p.name.count(".") == 2}

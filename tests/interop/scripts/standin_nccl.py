@@ -83,7 +83,7 @@ def install():
     cut = _groups.Groups.cut
 
     def cut_and_abort(groups):
-        groups.abort()
+        groups.end_round()
         cut(groups)
 
     if os.environ.get("ABORT_FIRST"):
