@@ -346,7 +346,10 @@ static void filter_intel(struct filter *f) {
 /* A vendor's GPUs on this machine, before its lists. */
 static void take_vendor(struct devices *d, enum gpu_vendor vendor, const struct gpus *g, char *const *env) {
   const char *order = variable(env, "CUDA_DEVICE_ORDER"), *name = NULL;
-  *d = (struct devices){.vendor = vendor};
+  d->vendor = vendor;
+  d->n = 0;
+  d->unordered = false;
+  d->from = NULL;
   for (int i = 0; i < g->n && d->n < DEVICES_MAX; i++) {
     const struct gpu *gpu = &g->v[i];
     if (gpu->vendor != vendor) continue;
@@ -379,6 +382,7 @@ static void say_others(const struct devices *d, const int counts[GPU_VENDORS], s
 
 struct devices *devices_find(const char *root, char *const *env, const struct gpus *known, enum gpu_vendor wish,
                              struct buf *said) {
+  /* Of these large structs only what is used is written, so that an agent without GPUs keeps no pages for them. */
   static void (*const filters[GPU_VENDORS])(struct filter * f) = {filter_nvidia, filter_amd, filter_intel};
   struct gpus own = {0};
   struct devices *best = xcalloc(1, sizeof(*best)), *d = xcalloc(1, sizeof(*d));
@@ -387,18 +391,25 @@ struct devices *devices_find(const char *root, char *const *env, const struct gp
   if (!known) scan_gpus(&own, root, devices_are_composite(env));
   if (!known) known = &own;
   bool machine = known->n > 0;
+  f->env = env;
+  f->gpus = known;
   best->vendor = wish == GPU_VENDORS ? GPU_NVIDIA : wish;
   for (int i = 0; i < GPU_VENDORS; i++) {
     if (wish != GPU_VENDORS && (int)wish != i) continue;
     struct buf own_said = BUF_INIT;
     take_vendor(d, (enum gpu_vendor)i, known, env);
     if (machine && !d->known) continue;
-    *f = (struct filter){.env = env, .gpus = known, .d = d, .said = &own_said};
+    f->d = d;
+    f->said = &own_said;
     filters[i](f);
     counts[i] = machine ? d->n : 0;
     bool better = d->n && (!best->n || (!machine && d->n < best->n));
     if (said && (better || (!d->n && !best->n))) buf_puts(said, buf_text(&own_said));
-    if (better || (!best->n && !best->from && d->from)) *best = *d;
+    if (better || (!best->n && !best->from && d->from)) {
+      struct devices *other = best;
+      best = d;
+      d = other;
+    }
     buf_finish(&own_said);
   }
   if (said && best->unordered && best->n)

@@ -94,7 +94,7 @@ def test_as_cuda_reads_its_list(rdzv, gpus, visible, uuids):
 
 
 def test_unequal_gpus(rdzv, gpus):
-    """CUDA numbers them by speed unless it is told otherwise: then no device is taken for a rank's."""
+    """CUDA numbers unequal GPUs by speed, unless CUDA_DEVICE_ORDER says otherwise. The agent takes no device for a rank's then."""
     gpus.script.write_text(gpus.script.read_text().replace("NVIDIA_H100", "NVIDIA_T4", 1))
     for order, seen in ({}, {i: ("", "all") for i in range(4)}), ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {i: (uuid, "all") for i, uuid in enumerate(UUIDS)}):
         agent = rdzv.agent("--nproc", "gpu", "--", "sh", "-c", PLACE, env={**gpus.env(), **order})
