@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <uv.h>
+#include "agent/cluster/cluster.h"
+#include "common/exit_codes.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/helper.h"
@@ -25,10 +26,12 @@ struct kubeflow {
 };
 
 static void next(struct kubeflow *k);
+static void note_failure(struct kubeflow *k, const char *why);
 
 static void on_timer(uv_timer_t *timer) {
   struct kubeflow *k = timer->data;
   if (k->closing) { /* its time is over */
+    if (k->helper) note_failure(k, "the server has not answered");
     helper_destroy(k->helper);
     k->helper = NULL;
     k->news = false;
@@ -36,16 +39,17 @@ static void on_timer(uv_timer_t *timer) {
   next(k);
 }
 
-/* The first failure in a row gets a line: the next request is made in any case. */
+/* The first failure in a row gets a line. */
 static void note_failure(struct kubeflow *k, const char *why) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, why, strcspn(why, "\n"), 500);
   if (k->failed)
     log_debug("kubeflow: %s", buf_text(&shown));
   else
-    log_warn("progress does not reach Kubeflow Trainer: %s; the job goes on, and the agent tries again",
-             buf_text(&shown));
+    log_warn("progress does not reach Kubeflow Trainer: %s; %s", buf_text(&shown),
+             k->closing ? "its last report is lost" : "the job goes on, and the agent tries again");
   k->failed = true;
+  if (!k->closing) k->news = true;
   buf_finish(&shown);
 }
 
@@ -55,6 +59,9 @@ static void on_end(void *ctx, const struct helper_end *end) {
   const struct buf *said = helper_text(k->helper, HELPER_OUT);
   if (!end->late && !end->status && !end->signo) {
     k->failed = false;
+  } else if (end->status == EXIT_CODE_USAGE && said->len) { /* a build without libcurl */
+    log_warn("progress is not reported to Kubeflow Trainer: %.*s", (int)strcspn(buf_text(said), "\n"), buf_text(said));
+    k->closing = true;
   } else if (end->late) {
     note_failure(k, "the server did not answer");
   } else {
@@ -86,10 +93,8 @@ static void post(struct kubeflow *k) {
     note_failure(k, e.text);
     return;
   }
-  time_t at = (time_t)k->latest.at;
-  struct tm tm;
-  char when[32];
-  strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
+  char when[RFC3339_MAX];
+  rfc3339(k->latest.at, when);
   kubeflow_body(&k->latest, when, &body);
   helper_send(k->helper, &body);
   helper_end_input(k->helper);
@@ -107,12 +112,8 @@ static void next(struct kubeflow *k) {
 struct kubeflow *kubeflow_create(uv_loop_t *loop, char *const *env) {
   static const char *const names[] = {"KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_CA_CERT",
                                       "KUBEFLOW_TRAINER_SERVER_TOKEN"};
-  char *values[3] = {NULL};
-  for (; env && *env; env++)
-    for (size_t i = 0; i < 3; i++)
-      if (strncmp(*env, names[i], strlen(names[i])) == 0 && (*env)[strlen(names[i])] == '=' &&
-          (*env)[strlen(names[i]) + 1])
-        values[i] = *env + strlen(names[i]) + 1;
+  const char *values[3];
+  for (size_t i = 0; i < 3; i++) values[i] = cluster_variable(env, names[i]);
   if (!values[0]) return NULL;
   for (size_t i = 1; i < 3; i++)
     if (!values[i]) {
@@ -124,7 +125,8 @@ struct kubeflow *kubeflow_create(uv_loop_t *loop, char *const *env) {
     return NULL;
   }
   struct kubeflow *k = xcalloc(1, sizeof(*k));
-  *k = (struct kubeflow){.loop = loop, .url = values[0], .ca = values[1], .token = values[2]};
+  *k =
+      (struct kubeflow){.loop = loop, .url = xstrdup(values[0]), .ca = xstrdup(values[1]), .token = xstrdup(values[2])};
   uv_timer_init(loop, &k->timer);
   k->timer.data = k;
   return k;
@@ -151,5 +153,8 @@ bool kubeflow_is_closed(const struct kubeflow *k) {
 void kubeflow_destroy(struct kubeflow *k) {
   if (!k) return;
   helper_destroy(k->helper);
+  free(k->url);
+  free(k->ca);
+  free(k->token);
   uv_close((uv_handle_t *)&k->timer, loop_free);
 }

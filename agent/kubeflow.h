@@ -35,7 +35,7 @@ void kubeflow_body(const struct kubeflow_status *s, const char *when, struct buf
 struct kubeflow;
 struct uv_loop_s;
 /* NULL if this is not a pod of Trainer, or if its variables are not complete, which gets a line; all functions take
- * NULL. The strings are those of env. */
+ * NULL. */
 struct kubeflow *kubeflow_create(struct uv_loop_s *loop, char *const *env);
 void kubeflow_put(struct kubeflow *k, const struct kubeflow_status *s);
 /* Sends what is left, within KUBEFLOW_LAST_MS. */

@@ -5,6 +5,7 @@
 #include "common/exit_codes.h"
 
 int main(void) {
-  return puts("this rdzv was built without libcurl, which reports to Kubeflow Trainer need") < 0 ? EXIT_CODE_SYSTEM
-                                                                                                 : EXIT_CODE_USAGE;
+  return puts("this rdzv was built without libcurl: install a build that has it, such as the Debian package") < 0
+             ? EXIT_CODE_SYSTEM
+             : EXIT_CODE_USAGE;
 }

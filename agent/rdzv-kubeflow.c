@@ -20,7 +20,8 @@ enum { BODY_MAX = 4096, TOKEN_MAX = 16384 };
 
 static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
   struct buf *out = ctx;
-  if (out->len + size * n <= KUBEFLOW_ANSWER_MAX) buf_append(out, data, size * n);
+  size_t room = KUBEFLOW_ANSWER_MAX - out->len;
+  buf_append(out, data, size * n < room ? size * n : room);
   return size * n;
 }
 
@@ -44,16 +45,23 @@ static int report(const char *url, const char *ca, const char *token, const stru
   struct buf header = BUF_INIT, answer = BUF_INIT;
   char error[CURL_ERROR_SIZE] = "";
   long status = 0;
-  if (!read_token(token, &header)) return EXIT_CODE_SYSTEM;
+  if (!read_token(token, &header)) {
+    buf_finish(&header);
+    return EXIT_CODE_SYSTEM;
+  }
   CURL *easy = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? curl_easy_init() : NULL;
   struct curl_slist *headers =
       curl_slist_append(curl_slist_append(NULL, "Content-Type: application/json"), buf_text(&header));
-  if (!easy || !headers) return EXIT_CODE_SYSTEM;
+  if (!easy || !headers) {
+    puts("libcurl cannot be started");
+    return EXIT_CODE_SYSTEM;
+  }
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_PROXY, "");
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_URL, url);
   curl_easy_setopt(easy, CURLOPT_CAINFO, ca);
+  curl_easy_setopt(easy, CURLOPT_CAPATH, NULL); /* Debian's libcurl would trust public authorities as well */
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body->data);
   curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long)body->len);
@@ -82,7 +90,10 @@ int main(int argc, char **argv) {
         "usage: rdzv-kubeflow URL CA TOKEN_FILE <body\nReports progress to Kubeflow Trainer. rdzv-agent runs it.\n");
     return EXIT_CODE_USAGE;
   }
-  if (file_drain(STDIN_FILENO, BODY_MAX, &body) || !body.len || body.len > BODY_MAX) return EXIT_CODE_USAGE;
+  if (file_drain(STDIN_FILENO, BODY_MAX, &body) || !body.len || body.len > BODY_MAX) {
+    printf("stdin has no report, or one of more than %d bytes\n", BODY_MAX);
+    return EXIT_CODE_USAGE;
+  }
   int rc = report(argv[1], argv[2], argv[3], &body);
   buf_finish(&body);
   return fflush(stdout) ? EXIT_CODE_SYSTEM : rc;

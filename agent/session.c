@@ -197,9 +197,8 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     if (s->o->options->verdict_file) {
       const struct supervisor_config *c = s->o->supervisor;
       struct buf text = BUF_INIT;
-      char when[32];
-      struct tm tm;
-      strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
+      char when[RFC3339_MAX];
+      rfc3339(time(NULL), when);
       verdict_json(fx->ending, c->job, c->host, when, &text);
       /* Several agents may share the name on one disk: the last one's stays. */
       loop_replace_file(&s->loop, "--verdict-file", s->o->options->verdict_file, &text, true);

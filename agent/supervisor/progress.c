@@ -201,9 +201,10 @@ static void send_progress(struct supervisor *s) {
     fx->advanced.remaining_s = -1;
     if (of && step >= of)
       fx->advanced.remaining_s = 0;
-    else if (of && s->account.first_step >= 0 && made > 0)
-      fx->advanced.remaining_s =
-          (int64_t)((double)(s->now_ms - s->account.first_step_ms) / 1000 * (double)(of - step) / (double)made);
+    else if (of && s->account.first_step >= 0 && made > 0) {
+      double left = (double)(s->now_ms - s->account.first_step_ms) / 1000 * (double)(of - step) / (double)made;
+      if (left < INT32_MAX) fx->advanced.remaining_s = (int64_t)left;
+    }
   }
   s->progress.news = false;
   s->progress.saving = sup_any_worker(s, is_saving);

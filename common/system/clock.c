@@ -26,3 +26,8 @@ uint64_t monotonic_us(void) {
 uint64_t wall_ms(void) {
   return read_us(CLOCK_REALTIME) / 1000;
 }
+
+void rfc3339(int64_t at, char out[RFC3339_MAX]) {
+  struct tm tm;
+  strftime(out, RFC3339_MAX, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){(time_t)at}, &tm));
+}

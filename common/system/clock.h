@@ -14,4 +14,8 @@ uint64_t monotonic_us(void);
 
 uint64_t wall_ms(void); /* since 1970 */
 
+enum { RFC3339_MAX = 32 };
+/* "2026-11-29T12:00:00Z". at: seconds since 1970. */
+void rfc3339(int64_t at, char out[RFC3339_MAX]);
+
 #endif
