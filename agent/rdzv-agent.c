@@ -87,9 +87,9 @@ static int print_help(bool brief) {
   struct buf text = BUF_INIT;
   width = width < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX : width;
   (brief ? opts_help_short : opts_help)(&agent_options_spec, width, &text);
-  fputs(buf_text(&text), stdout);
+  int rc = file_write_all(STDOUT_FILENO, text.data, text.len);
   buf_finish(&text);
-  return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+  return rc == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
 /* deploy/manual/meson.build makes the scripts and says where they lie; Debian has its own folder for zsh's. */
@@ -108,12 +108,12 @@ static int print_completion(enum completion shell) {
   if (!path && file[2]) path = command_data(file[2], file[1], NULL);
   if (!path) return fail(EXIT_CODE_SYSTEM, &e);
   int rc = file_drain(open(path, O_RDONLY | O_CLOEXEC), COMPLETION_MAX, &text);
-  if (rc == 0) fputs(buf_text(&text), stdout);
+  if (rc == 0 && text.len > COMPLETION_MAX) rc = -EFBIG;
   if (rc) err_sys(&e, rc, "%s", path);
+  if (rc == 0 && (rc = file_write_all(STDOUT_FILENO, text.data, text.len))) err_sys(&e, rc, "stdout");
   free(path);
   buf_finish(&text);
-  if (rc) return fail(EXIT_CODE_SYSTEM, &e);
-  return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+  return rc ? fail(EXIT_CODE_SYSTEM, &e) : EXIT_CODE_OK;
 }
 
 /* Before the options, since defaults follow from it. */
