@@ -180,8 +180,7 @@ static void filter_nvidia(struct filter *f) {
 /* AMD. ------------------------------------------------------------------------------------------------------------- */
 
 static bool begins_with(const char *text, const char *start) {
-  while (*start && tolower((unsigned char)*text) == tolower((unsigned char)*start)) text++, start++;
-  return !*start;
+  return strncasecmp(text, start, strlen(start)) == 0;
 }
 
 /* ROCR's: what an entry names of old.v, -1: it is believed; -2: the list ends. */
@@ -268,7 +267,7 @@ static void filter_mask(struct filter *f, bool composite) {
   int named = 0;
   for (const char *at = f->list; next_entry(&at, id);) {
     long n = isdigit((unsigned char)*id) ? strtol(id, &end, 10) : -1, tile = -1;
-    bool dotted = n >= 0 && *end == '.' && composite;
+    bool dotted = n >= 0 && *end == '.' && isdigit((unsigned char)end[1]) && composite;
     if (dotted) tile = strtol(end + 1, &end, 10);
     bool whole = n >= 0 && !*end && n < (f->d->known ? f->old.n : DEVICES_MAX);
     if (!whole || tile >= (f->d->known ? f->old.v[n].parts : 32)) {
@@ -318,8 +317,9 @@ static void filter_selector(struct filter *f) {
       bool ours = strncmp(backend, "level_zero:", 11) == 0 || strncmp(backend, "*:", 2) == 0;
       int found = k < n && ours ? term_has(term + k + 1, n - k - 1, i) : k < n ? 0 : -1;
       if (found < 0) {
-        buf_printf(f->said, "%s: the part \"%.*s\" is not understood here, so it hides no GPU\n", f->name, (int)n,
-                   term);
+        char shown[TEXT_SHOWN];
+        buf_printf(f->said, "%s: the part \"%s\" is not understood here, so it hides no GPU\n", f->name,
+                   text_shown(shown, term, n));
         f->d->n = f->old.n;
         memcpy(f->d->v, f->old.v, sizeof(f->old.v));
         return;
