@@ -24,8 +24,10 @@
 #include "common/hostlist.h"
 #include "common/mem.h"
 
+#define CONFIG_PATH "/opt/ml/input/config/resourceconfig.json"
+
 static const char HOSTS[] = "SM_HOSTS", CURRENT[] = "SM_CURRENT_HOST", CONFIG[] = "SM_RESOURCE_CONFIG",
-                  CONFIG_FILE[] = "/opt/ml/input/config/resourceconfig.json";
+                  CONFIG_FILE[] = CONFIG_PATH;
 
 static const struct cloud {
   const char *name, *kind;
@@ -89,7 +91,7 @@ static void find_sagemaker_hosts(struct row *r, struct row_hosts *h, const char 
   }
   char *text =
       !h->n && r->site->read_file ? r->site->read_file(r->site->ctx, CONFIG_FILE, CLUSTER_FILE_MAX, NULL) : NULL;
-  if (text && read_json(text, h, own)) *from = "(/opt/ml/input/config/resourceconfig.json)";
+  if (text && read_json(text, h, own)) *from = "(" CONFIG_PATH ")";
   if (text && !h->n) row_warn(r, "%s has no list of hosts: it is ignored", CONFIG_FILE);
   free(text);
   if (current && strlen(current) <= HOST_MAX) strcpy(own, current);

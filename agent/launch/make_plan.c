@@ -264,7 +264,7 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   p->argv = launch_words_copy(w->o.argv);
   p->env = launch_env_travels(w->o.env);
   if (!names_hosts(w)) {
-    /* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
+    /* These variables grant devices of the job's first host. A user may have set them too, which cannot be
      * distinguished, so a line is logged. */
     static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=",
                                                               "NVIDIA_VISIBLE_DEVICES=",
@@ -324,7 +324,7 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     l->from = l->of_job        ? xstrdup(c->nodes.source)
               : from->variable ? show_variable(from->variable)
                                : xstrdup(from->spelling);
-    /* Fills the seats; this machine's is first in the plan, wherever it is in the job. */
+    /* This machine's seat is first in the plan, wherever it is in the job. */
     char own[HOST_NAME_MAX + 1] = "";
     size_t here = hosts.n;
     gethostname(own, sizeof(own) - 1);

@@ -484,7 +484,6 @@ static void on_exhausted(struct link *l) {
     /* A limit of descriptors under which this process has never had a connection does not pass. */
     struct buf why = BUF_INIT;
     bool limited = !l->has_last_peer && l->at > 0 && l->errors[l->at - 1] == UV_EMFILE;
-    /* Appends why no address could be connected to. */
     bool same = true;
     struct buf where = BUF_INIT;
     for (size_t i = 1; i < l->to->addresses.n; i++) same = same && l->errors[i] == l->errors[0];

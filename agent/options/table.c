@@ -38,8 +38,8 @@ static const struct opt table[] = {
      .brief = "Workers on this node.",
      .help =
          "Workers on this node. cpu: one per CPU that this process may use. gpu: one per GPU of NVIDIA, else of AMD, "
-         "else of Intel. xpu: one per GPU of Intel. auto: gpu if there are GPUs, else cpu. Default under a scheduler or mpirun: one per GPU that is granted to this agent, or "
-         "visible to it."},
+         "else of Intel. xpu: one per GPU of Intel. auto: gpu if there are GPUs, else cpu. Default under a scheduler "
+         "or mpirun: one per GPU that is granted to this agent, or visible to it."},
     {.name = "expect",
      VALUE(expect, option_hosts, "HOSTS"),
      .help = "Hosts that belong to the job, as in gpu[001-016],login1. The first round starts when all have joined; "

@@ -24,7 +24,6 @@
 
 #include "agent/workers/env.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>

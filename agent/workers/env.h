@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include "agent/devices/devices.h"
 #include "common/buf.h"
-#include "common/err.h"
 #include "proto/msg.h"
 
 struct env_job {

@@ -282,7 +282,7 @@ static void tidy_entry(struct store *s, struct store_entry *entry) {
     s->bytes -= entry_cost(entry->key_len, entry->value_room);
     free(entry);
     /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
-   * growing again. */
+     * growing again. */
     for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++) drop_bucket(t);
   }
 }
