@@ -19,7 +19,6 @@ from harness import BUILD, HOST, TOP, free_port, need, stat, until
 
 LIGHT = HERE / "scripts/light.py"
 PAGE = "deploy/guide/fixed-commands.md"
-PYTHONS = [sys.executable, pytest.param(str(conftest.NEW_TORCH), marks=pytest.mark.skipif(not conftest.NEW_TORCH, reason="no newer PyTorch is installed"))]
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +54,10 @@ def torchrun(rdzv, installed):
     return Torchrun(rdzv, installed)
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_two_nodes_with_a_restart(rdzv, installed, python):
+@conftest.EVERY_PYTORCH
+def test_two_nodes_with_a_restart(rdzv, installed, pytorch):
     """Rank 0 fails once. Its torchrun counts a restart, and the other one only starts its workers again."""
-    t = Torchrun(rdzv, installed, python)
+    t = Torchrun(rdzv, installed, pytorch)
     both = [t.start("--max-restarts", 1, fail="fail") for _ in range(2)]
     assert [p.exit(60) for p in both] == [0, 0], rdzv
     (t.out / "failed").unlink()
@@ -125,6 +124,22 @@ for a.code, lines in (3, {said}), (-9, {said}), (76, []):
     assert p.exit(60) == 0 and p.out == ["RendezvousClosedError('rdzv-agent: job j failed in round 1: rank 0')",
                                          "RendezvousConnectionError('rdzv-agent (pid 7) was killed by SIGKILL')",
                                          "RendezvousConnectionError('rdzv-agent exited with code 76')"], p
+
+
+def test_a_member_that_is_gone_before_its_answer(rdzv, installed):
+    """Its place is none, and the reader goes on."""
+    code = """
+import json, socket, threading
+from rdzv._rendezvous import Agent, PLACE
+a = Agent.__new__(Agent)
+a.changed, a.place, a._member = threading.Condition(), None, None
+ours, theirs = socket.socketpair()
+theirs.close()
+a._on_member(json.dumps({key: "1" for key in PLACE}).encode(), ours)
+print(a.place, a._member)
+"""
+    p = rdzv.spawn(sys.executable, "-c", code, env=installed)
+    assert p.exit(60) == 0 and p.out == ["None None"], p
 
 
 def start_member(rdzv, installed, name):

@@ -230,7 +230,7 @@ class Groups:
     # Ending --------------------------------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Ends what runs on gloo groups, and waits for the round's store, from any thread. What runs on NCCL must go on until abort()."""
+        """Ends what runs on gloo groups, and waits for the round's store, from any thread. What runs on NCCL must go on until end_round()."""
         store = (self._job.head_addr, self._job.store_port)
         for s in _sockets():
             try:

@@ -64,8 +64,10 @@ def member(torchrun: int, name: str) -> NoReturn:
         link.settimeout(ANSWER_S)
         link.connect("\0" + name)
         if struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != os.getuid():
-            raise ConnectionRefusedError(f"another user listens at @{name}")  # who took the name of a dead torchrun
+            raise ConnectionRefusedError  # another user has taken the name of a dead torchrun
         link.sendall(json.dumps({key: os.environ[variable] for key, variable in PLACE.items()}).encode() + b"\n")
+        if stops:  # the word of it may have come before the place, and then it counted for nothing
+            link.sendall(b'{"stop": true}\n')
         answers = link.makefile("rb")
         if answers.readline():
             link.settimeout(None)

@@ -54,6 +54,7 @@ from .run import find_agent
 
 log = logging.getLogger(__name__)
 
+CONNECT_S = 10  # one attempt to reach the round's store
 JOIN_S, CLOSE_S = 600, 30  # PyTorch's defaults of join_timeout and close_timeout
 STOP = "2m"  # --stop-timeout: torchrun gives its workers 30 s
 CONF = "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host"
@@ -131,6 +132,16 @@ class Agent:
         ended.close()
 
     def _read(self) -> None:
+        try:
+            self._read_all()
+        finally:  # whatever ended this, nobody waits for it
+            self._process.terminate()
+            with self.changed:
+                self.code = self._process.wait()
+                self.changed.notify_all()
+            self._listener.close()
+
+    def _read_all(self) -> None:
         stderr = self._process.stderr
         assert stderr
         os.set_blocking(stderr.fileno(), False)
@@ -151,10 +162,6 @@ class Agent:
                 if self._ended in ready:
                     if stderr in parts:
                         self._read_lines(stderr, parts, select)
-                    with self.changed:
-                        self.code = self._process.returncode
-                        self.changed.notify_all()
-                    self._listener.close()
                     return
 
     def _accept(self) -> Optional[socket.socket]:
@@ -204,7 +211,10 @@ class Agent:
             if said == {"stop": True}:
                 self.over = self.over or member is self._member
             elif isinstance(said, dict) and set(said) == set(PLACE):
-                member.sendall(b"[]\n")
+                try:
+                    member.sendall(b"[]\n")
+                except OSError:  # it has died, and its connection says so next
+                    return
                 self._member, self.place, self.over = member, said, False
             self.changed.notify_all()
 
@@ -306,7 +316,7 @@ class Handler(RendezvousHandler):
             self._run_id = place["run_id"]
             try:
                 timeout = timedelta(seconds=self._params.get_as_int("join_timeout", JOIN_S) or JOIN_S)
-                tcp = dist.TCPStore(addr, port, is_master=False, wait_for_workers=False, timeout=timeout)
+                tcp = self._connect(addr, port, timeout)
                 store = RoundStore(tcp, lambda: self._finish(place))
                 if self.use_agent_store:
                     info = RendezvousStoreInfo(addr, port)
@@ -317,6 +327,19 @@ class Handler(RendezvousHandler):
                 if not self._agent.is_over():
                     raise RendezvousConnectionError(f"the store of round {place['round']} at {addr}:{port} cannot be used: {e}") from e
                 self._agent.leave("")
+
+    def _connect(self, addr: str, port: int, timeout: timedelta) -> dist.TCPStore:
+        """The round's store. TCPStore's own wait would go on when the node that has it is lost, and the round over."""
+        assert self._agent
+        end = time.monotonic() + timeout.total_seconds()
+        while True:
+            try:
+                tcp = dist.TCPStore(addr, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S))
+                tcp.set_timeout(timeout)
+                return tcp
+            except RuntimeError:
+                if self._agent.is_over() or time.monotonic() > end:
+                    raise
 
     def _finish(self, place: Dict[str, str]) -> None:
         if self._agent and self._agent.used is place and not self._agent.is_over():
