@@ -11,7 +11,8 @@
 
 #define TORCH_FLAG_LIST(X)                                                                                             \
   X("nnodes", "Several nodes without an endpoint are refused at once; torchrun lets each wait for the others.")        \
-  X("nproc-per-node", "gpu also counts Intel's GPUs, and none of PyTorch is asked. No name of another backend.")       \
+  X("nproc-per-node",                                                                                                  \
+    "gpu also counts Intel's GPUs; rdzv-agent does not ask PyTorch. Names of other backends are refused.")             \
   X("rdzv-backend",                                                                                                    \
     "Nodes meet at rdzvd with any backend. static: the default port is 29500, else 29400. c10d: "                      \
     "node rank and master address are ignored, as there. Others (etcd): a line says that they have no effect.")        \

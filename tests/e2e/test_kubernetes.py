@@ -450,7 +450,7 @@ def test_jobset_runs(cluster):
 
 
 def test_in_place(cluster):
-    """An agent is killed, as by its memory limit: its container starts again in its pod, and the others keep theirs. Then the job fails for good, which is not restarted."""
+    """An agent is killed, as by its memory limit: its container starts again in its pod, and the others keep theirs."""
     c = cluster
     (doc,) = documents("jobset-in-place.yaml")
     (daemon_name, daemon), (agents_name, agents) = jobs(doc)
@@ -467,9 +467,6 @@ def test_in_place(cluster):
     again.expect("this is node 3 ", 40)
     assert [c.main(f"{agents_name}-{i}") for i in range(3)] == inner, "the others' containers stay"
     assert {p.exit(60) for p in [c.terminate(f"{agents_name}-{i}") for i in range(4)]} == {75}, c.rdzv
-    # The verdict's code is not among those that restart.
-    (rule,) = agents["spec"]["template"]["spec"]["containers"][0]["restartPolicyRules"]
-    assert 1 not in rule["exitCodes"]["values"] and 0 not in rule["exitCodes"]["values"]
 
 
 def test_kubeflow_runs(cluster):

@@ -18,7 +18,6 @@ import machines  # noqa: E402
 HELPER = BUILD / "agent/rdzv-devices"
 LISTS = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "ROCR_VISIBLE_DEVICES")
 PLACE = 'echo "worker $LOCAL_RANK has ${RDZV_DEVICE_UUID-none} by ' + " ".join(f"${{{name}-all}}" for name in LISTS) + '"'
-FAIL_ONCE = PLACE + '; [ "$RDZV_ROUND" != 1 ]'
 
 
 class Machine:
@@ -186,14 +185,13 @@ def test_workers_run_beside_their_gpus(rdzv, machine):
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         pytest.skip("not on this machine: needs two CPUs")
-    gpus = machines.amd(machine.root, [(0x41, 1), (0x42, 0)], gfx=90402)
+    machines.amd(machine.root, [(0x41, 1), (0x42, 0)], gfx=90402)
     machines.put(machine.root, "sys/devices/system/node/online", "0-1")
     machines.put(machine.root, "sys/devices/system/node/node0/cpulist", cpus[0])
     machines.put(machine.root, "sys/devices/system/node/node1/cpulist", cpus[1])
     show = 'echo "$LOCAL_RANK on $(grep Cpus_allowed_list /proc/self/status | cut -f2)"'
     agent = run(rdzv, machine, "--nproc", "gpu", "--numa-binding", "node", script=show)
     assert sorted(l.split("] ")[1] for l in agent.out) == [f"0 on {cpus[1]}", f"1 on {cpus[0]}"] and not agent.says("numa-binding"), agent
-    assert len(gpus) == 2
 
 
 def test_the_trainer_asks_for_no_ids_on_amd(rdzv, machine):

@@ -91,7 +91,7 @@ do_format() {
     echo "white space at the end of these lines"
     return 1
   fi
-  ! have shellcheck || shellcheck -ax tests/run .ci/run
+  ! have shellcheck || shellcheck -ax tests/run .ci/run tests/cluster/slurm_root.sh
 }
 
 do_tidy() {
