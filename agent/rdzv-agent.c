@@ -87,9 +87,11 @@ static int print_help(bool brief) {
   struct buf text = BUF_INIT;
   width = width < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX : width;
   (brief ? opts_help_short : opts_help)(&agent_options_spec, width, &text);
+  struct err e = ERR_INIT;
   int rc = file_write_all(STDOUT_FILENO, text.data, text.len);
+  if (rc) err_sys(&e, rc, "stdout");
   buf_finish(&text);
-  return rc == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+  return rc ? fail(EXIT_CODE_SYSTEM, &e) : EXIT_CODE_OK;
 }
 
 /* deploy/manual/meson.build makes the scripts and says where they lie; Debian has its own folder for zsh's. */
