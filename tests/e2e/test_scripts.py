@@ -47,7 +47,7 @@ def test_what_is_loaded_may_be_careless(tmp_path, script):
     for name, what in {"rdzv-agent": AGENT, "scontrol": "#!/bin/sh\n[ \"$2\" != hostnames ] || printf 'n1\\nn2\\n'\n", "squeue": "#!/bin/sh\necho n1 n[1-2]\n", "scancel": "#!/bin/sh\n", **dict.fromkeys(("srun", "pbsdsh", "jsrun"), START)}.items():
         (tmp_path / "bin" / name).write_text(what)
         (tmp_path / "bin" / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7",
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1",
            "PBS_O_WORKDIR": str(tmp_path), "PBS_O_PATH": "/bin", "PBS_JOBID": "7.s", "PBS_NODENUM": "0"}
     p = subprocess.run(["bash", tmp_path / "script", *(["7", "2"] if "spares" in script else []), "./mine", "--lr", "0.1"], capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path)
     assert p.returncode == 0 and not p.stderr and "agent: yes: " in p.stdout, (p.stdout, p.stderr)
@@ -63,7 +63,7 @@ def test_a_job_that_was_cancelled_is_not_requeued(tmp_path, script, state, again
     for name, what in {"srun": "#!/bin/sh\nexit 75\n", "scontrol": f'#!/bin/sh\necho "scontrol $*"\n[ "$1" != show ] || echo "JobId=7 JobName=requeue JobState={state} Reason=None"\n'}.items():
         (tmp_path / "bin" / name).write_text(what)
         (tmp_path / "bin" / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
     p = subprocess.run(["bash", TOP / f"deploy/{script}.sbatch", "./mine"], capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path)
     assert p.returncode == 75 and not p.stderr, (p.stdout, p.stderr)
     assert ("scontrol requeue 7" in p.stdout) == again and (again or "is to go on" not in p.stdout), p.stdout
