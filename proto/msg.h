@@ -71,17 +71,20 @@ enum {
   SUCCESSORS_MAX = 3, /* agents that may start a daemon if this one is lost */
   DAEMON_ID_MAX = 32,
   TERM_MAX = 1000000000,
-  DAEMONS_MAX = 8,            /* addresses in --endpoint */
-  LOG_ANSWER_MAX = 65536,     /* bytes of workers' lines in one LOG */
-  LOG_TAIL_MAX = 1000000,     /* lines */
-  LOG_WAIT_MAX_MS = 1000,     /* how long an agent waits for a line */
-  OWNERS_MAX = 512,           /* connections in one message about their owners */
-  OWNERS_EVERY_MS = 50,       /* between two questions, and between two answers, of one agent */
-  EVENT_WORD_MAX = 64,        /* the name of an event */
-  PROCESS_NAME_MAX = 15,      /* as in /proc/PID/comm */
-  NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
-  NCCL_IDS_MAX = 64,          /* of one round */
-  NCCL_RANKS_PER_ID = 256,    /* at most, until a round has NCCL_IDS_MAX ids */
+  DAEMONS_MAX = 8,         /* addresses in --endpoint */
+  LOG_ANSWER_MAX = 65536,  /* bytes of workers' lines in one LOG */
+  LOG_TAIL_MAX = 1000000,  /* lines */
+  LOG_WAIT_MAX_MS = 1000,  /* how long an agent waits for a line */
+  OWNERS_MAX = 512,        /* connections in one message about their owners */
+  OWNERS_EVERY_MS = 50,    /* between two questions, and between two answers, of one agent */
+  EVENT_WORD_MAX = 64,     /* the name of an event */
+  PROCESS_NAME_MAX = 15,   /* as in /proc/PID/comm */
+  NCCL_ID_SIZE = 128,      /* bytes of an ncclUniqueId */
+  NCCL_IDS_MAX = 64,       /* of one round */
+  NCCL_RANKS_PER_ID = 256, /* at most, until a round has NCCL_IDS_MAX ids */
+  FACTS_MAX = 2048,        /* of one node */
+  FACT_NAME_MAX = 31,
+  FACT_AT_MAX = 63,
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
@@ -393,11 +396,26 @@ const char *job_state_name(enum job_state v);
   F(S, INT, idle, 0, WORLD_MAX)        /* how many of them have entered no later one */                                \
   F(S, STR, ranks, RANKS_TEXT_MAX)     /* the first RANKS_NAMED_MAX of those: "3,5" */
 
+/* One fact about a node. proto/facts.h has the names, and what each means. */
+#define fact_FIELDS(F, S)                                                                                              \
+  F(S, REQ_STR, name, FACT_NAME_MAX)                                                                                   \
+  F(S, STR, at, FACT_AT_MAX)              /* "gpu3", "mlx5_0/1", "/dev/shm"; "": the host */                           \
+  F(S, INT, value, -INT64_MAX, INT64_MAX) /* of a number or a counter */                                               \
+  F(S, STR, text, REASON_MAX)             /* of a text */
+
+/* One rank's part in the collectives since the last PACE. */
+#define rank_pace_FIELDS(F, S)                                                                                         \
+  F(S, INT, local_rank, 0, WORKERS_MAX)                                                                                \
+  F(S, INT, collectives, 0, INT64_MAX)                                                                                 \
+  F(S, INT, waited_us, 0, INT64_MAX) /* in them */
+
 #define OBJECT_LIST(O)                                                                                                 \
   O(store_caller)                                                                                                      \
   O(store_owner)                                                                                                       \
   O(settings)                                                                                                          \
-  O(verdict) O(failure_mark) O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard) O(collective)
+  O(verdict)                                                                                                           \
+  O(failure_mark)                                                                                                      \
+  O(goodput) O(report) O(absent) O(turned_away) O(seal) O(successor) O(laggard) O(collective) O(fact) O(rank_pace)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -435,7 +453,12 @@ const char *job_state_name(enum job_state v);
   M(EVIDENCE, evidence, TO_DAEMON) /* the collectives of this node when a hang ends the round; before STOPPED */       \
   M(FETCH_LOG, fetch_log, TO_AGENT) /* recent lines of the node's workers: rdzvctl logs */                             \
   M(LOG, log, TO_DAEMON)            /* the answer; raw: the lines, as proto/worker_line.h has them */                  \
-  M(EVENT, event_msg, TO_AGENT)     /* raw: an event of the job, to the one agent that writes them down */
+  M(EVENT, event_msg, TO_AGENT)     /* raw: an event of the job, to the one agent that writes them down */             \
+  M(FACTS, facts, TO_DAEMON)        /* what the node's helper found out about its host, GPUs and ports */              \
+  M(NOTICE, notice_msg, TO_AGENT)   /* a line for every agent's log: a host, a wire or a rank that is unlike others */ \
+  M(PAIR, pair_msg, TO_AGENT)       /* exchange data with this node, and measure it */                                 \
+  M(PAIRED, paired, TO_DAEMON)      /* what was measured */                                                            \
+  M(PACE, rank_paces, TO_DAEMON)    /* how late the node's ranks enter collectives, and how long they wait there */
 
 #define greeting_FIELDS(F, S)                                                                                          \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -738,6 +761,27 @@ const char *job_state_name(enum job_state v);
   F(S, STR, text, EVIDENCE_MAX)     /* what NCCL's RAS says of all ranks */
 
 #define event_msg_FIELDS(F, S) F(S, REQ_STR, name, EVENT_WORD_MAX) /* "rdzv.node.joined" */
+
+#define facts_FIELDS(F, S)                                                                                             \
+  F(S, INT, wall_ms, 0, INT64_MAX) /* the node's clock when this was sent */                                           \
+  F(S, STR, text, REASON_MAX)      /* why some could not be found out; "": all were */                                 \
+  F(S, LIST, facts, fact, FACTS_MAX)
+
+#define notice_msg_FIELDS(F, S) F(S, REQ_STR, text, TEXT_MAX)
+
+#define pair_msg_FIELDS(F, S)                                                                                          \
+  F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
+  F(S, STR, addr, ADDR_MAX)                                                                                            \
+  F(S, INT, port, 0, 65535)
+
+#define paired_FIELDS(F, S)                                                                                            \
+  F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
+  F(S, STR, text, REASON_MAX)
+
+#define rank_paces_FIELDS(F, S)                                                                                        \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
+  F(S, LIST, ranks, rank_pace, WORKERS_MAX)
 
 #define control_reply_FIELDS(F, S)                                                                                     \
   F(S, INT, code, 0, 255)       /* rdzvctl's exit code */                                                              \
