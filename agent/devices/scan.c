@@ -324,9 +324,21 @@ static void read_proc(void *ctx, const char *name) {
   each_name(read_fdinfo, s, "%s/proc/%ld/fdinfo", s->root, s->pid);
 }
 
+static void count_intel_node(void *ctx, const char *name) {
+  struct scan *s = ctx;
+  long vendor = INTEL;
+  if (strncmp(name, "renderD", 7) != 0) return;
+  scan_number(scan_text("%s/sys/class/drm/%s/device/vendor", s->root, name), &vendor);
+  s->number += vendor == INTEL;
+}
+
+/* PCI's list is long on a server, and read only where a render node may be Intel's. */
 static void scan_intel(struct scan *s) {
   s->first = s->g->n;
   s->vendor = INTEL;
+  s->number = 0;
+  each_name(count_intel_node, s, "%s/dev/dri", s->root);
+  if (!s->number) return;
   each_name(read_intel, s, "%s/sys/bus/pci/devices", s->root);
   if (s->in_use && s->g->n > s->first) each_name(read_proc, s, "%s/proc", s->root);
   free(s->clients);

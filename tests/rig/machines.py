@@ -37,6 +37,7 @@ def amd(root, gpus, *, gfx, name=None, total_gib=64, minor=128, cpus=2, parts=1,
             put(root, f"{nodes}/{node}/gpu_id", gpu_id)
             put(root, f"{nodes}/{node}/mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {total_gib * GIB}")
             put(root, f"dev/dri/renderD{minor + k}", "")
+            put(root, f"sys/class/drm/renderD{minor + k}/device/vendor", "0x1002")
             found.append((gpu_id, f"GPU-{id:016x}", pci))
     return found
 
@@ -49,6 +50,7 @@ def intel(root, gpus, *, tiles, driver="xe", device="0x0bd5", minor=128, klass="
             put(root, f"{folder}/{file}", text)
         put(root, f"{folder}/drm/renderD{minor + i}/dev", f"226:{minor + i}")
         put(root, f"dev/dri/renderD{minor + i}", "")
+        put(root, f"sys/class/drm/renderD{minor + i}/device/vendor", "0x8086")
         for tile in range(tiles):
             put(root, f"{folder}/tile{tile}/gt0/id" if driver == "xe" else f"{folder}/drm/card{i}/gt/gt{tile}/id", tile)
     return [f"0000:{bus:02x}:00.0" for bus, _ in gpus]
