@@ -182,14 +182,14 @@ bool sup_turns_from_silence(const struct supervisor *s) {
 
 static uint64_t weak_due_ms(const struct supervisor *s) {
   const struct following *u = &s->following;
-  bool weak = may_turn(s) && s->link.state == CONNECTION_READY && u->weak_ms != UINT64_MAX;
+  if (u->weak_ms == UINT64_MAX || !may_turn(s) || s->link.state != CONNECTION_READY) return UINT64_MAX;
   uint64_t patience_ms = 2 * sup_lease_ms(s) << u->stays;
   /* Agents that keep missing each other in step never meet. So from some turns on each stays for a time of its own. */
   unsigned long own = strtoul(s->config.agent_id + strlen(s->config.agent_id) / 2, NULL, 16);
   if (u->turns > TURNS_IN_STEP) patience_ms += patience_ms * ((((uint32_t)own ^ u->turns) * 2654435761u) >> 29) / 8;
   if (u->alone) patience_ms += sup_lease_ms(s) + JUDGE_MS;
   if (sup_waits_for_claim(s)) patience_ms += SUPERVISOR_CLAIM_MS;
-  return weak ? u->weak_ms + patience_ms : UINT64_MAX;
+  return u->weak_ms + patience_ms;
 }
 
 static uint64_t look_due_ms(const struct supervisor *s) {
