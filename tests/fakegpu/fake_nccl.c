@@ -241,6 +241,11 @@ static bool all_done(void *ctx) {
   return ((struct ncclComm *)ctx)->outstanding == 0;
 }
 
+static _Noreturn void never_return(void) {
+  fake_unlock();
+  for (;;) pause();
+}
+
 /* NCCL returns only when the graphs that have captured the communicator are gone: another thread must destroy them. */
 static void await_graphs(struct ncclComm *c) {
   while (c->refs > 1) {
@@ -266,8 +271,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
   return fake_nccl_leave(ncclSuccess);
 }
 
+/* FAKEGPU_FAIL: the abort never returns. */
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   fake_lock();
+  if (fake_injected("ncclCommAbort")) never_return();
   if (fake_comm_give_away) fake_comm_give_away(c);
   fake_board_abort(c);
   c->state = FAKE_ABORTED;

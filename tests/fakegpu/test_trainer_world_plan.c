@@ -190,6 +190,15 @@ static const struct scenario {
       .events = {{.kind = EVENT_KILL, .place = 2, .step = 3},
                  {.kind = EVENT_STOP, .place = 1, .round = 2, .point = 1},
                  {.kind = EVENT_HANG, .place = 1, .round = 2, .point = 1}}}},
+    /* An end that takes longer than a rank may wait. It must not train on with a device that it does not have. */
+    {"stuck-end",
+     {.world = 3,
+      .graph = "off",
+      .deaths = "some",
+      .inplace = true,
+      .n_events = 2,
+      .events = {{.kind = EVENT_FAIL, .place = 1, .step = 99, .call = "ncclCommAbort:1"},
+                 {.kind = EVENT_KILL, .place = 2, .step = 4, .delay_ms = 1}}}},
     /* Without a next round of its own a rank must not cut off what the others still run. */
     {"restart",
      {.world = 4,

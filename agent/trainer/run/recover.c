@@ -153,9 +153,15 @@ static int recover_once(struct trainer *t, const struct err *why, struct times *
   rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
   if (rc == 0) {
     slots_drop_graphs(&t->slots); /* they hold parts of the collectives, so they go before coll_destroy */
-    compute_block_updates(t->c, false);
     coll_destroy(t->coll);
     t->coll = NULL;
+    if (t->c->held) /* it has blocked the updates for good, and the device may still write to the gradients */
+      rc = with_exit(
+          t, TRAINER_SYSTEM,
+          err_set(e, -EIO, "the collectives of the last round did not end; this process ends, to start again"));
+  }
+  if (rc == 0) {
+    compute_block_updates(t->c, false);
     rc = trainer_discard_queued(t, e);
     /* The requests are repeated in the next round. Those of the steps just read go too: others read them before. */
     t->stop = t->checkpoint = t->clock = false;
