@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { GATHER_POLLS = 200 };
+
 bool fake_nccl_enter(const char *name, struct ncclComm *c, ncclResult_t *rc) {
   fake_lock();
   *rc = ncclSuccess;
@@ -271,10 +273,18 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
   return fake_nccl_leave(ncclSuccess);
 }
 
-/* FAKEGPU_FAIL: the abort never returns. */
+/* Never returns with FAKEGPU_FAIL, and where NCCL joins a thread that gathers the ranks for NVLS: that wait (nvls.cc,
+ * shmutils.cc) does not read the abort flag. */
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   fake_lock();
-  if (fake_injected("ncclCommAbort")) never_return();
+  for (int i = 0; c->registering && i < GATHER_POLLS; i++) {
+    fake_comm_poll(c);
+    fake_poll();
+    fake_unlock();
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    fake_lock();
+  }
+  if (c->registering || fake_injected("ncclCommAbort")) never_return();
   if (fake_comm_give_away) fake_comm_give_away(c);
   fake_board_abort(c);
   c->state = FAKE_ABORTED;

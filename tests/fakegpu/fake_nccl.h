@@ -73,6 +73,7 @@ struct ncclComm {
   uint64_t nonces[FAKE_IDS_MAX];
   struct fake_talk *talk; /* in progress, or NULL */
   uint64_t talks;
+  bool registering;          /* the talk is of a captured collective beside NVLink's switches */
   int delay;                 /* polls until the last request is done */
   struct fake_coll *pending; /* not yet in their streams */
   void *in_flight;           /* one at a time */

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { GROUP_MAX = 256 };
+enum { GROUP_MAX = 256, TALK_REGISTER = 2 };
 
 enum kind { ALL_REDUCE, BROADCAST };
 
@@ -257,9 +257,40 @@ void fake_comm_queue_pending(struct ncclComm *c) {
   }
 }
 
+/* FAKEGPU_NVLS=1: the ranks share NVLink's switches, so NCCL registers what is captured with NVLS. */
+static bool registers(const struct fake_coll *k) {
+  const char *machine = getenv("FAKEGPU_NVLS"), *enable = getenv("NCCL_NVLS_ENABLE");
+  bool nvls = machine && *machine == '1' && !(enable && *enable == '0');
+  return nvls && k->c->world > 1 && !k->c->blocking && fake_capture_of(k->stream);
+}
+
+static bool end_registration(struct ncclComm *c, const struct fake_card *all, void *ctx) {
+  struct fake_coll **k = ctx;
+  c->registering = false;
+  put_in_stream(*k);
+  *k = NULL;
+  return true;
+}
+
+static void drop_registration(void *ctx) {
+  struct fake_coll **k = ctx;
+  if (*k) destroy_coll(&(*k)->w);
+  free(k);
+}
+
+/* A gathering in host memory, which ends when all ranks have come, and never before. */
+static ncclResult_t begin_registration(struct fake_coll *k) {
+  struct fake_coll **ctx = malloc(sizeof *ctx);
+  *ctx = k;
+  k->c->registering = true;
+  fake_talk_begin(k->c, TALK_REGISTER, (struct fake_card){0}, end_registration, drop_registration, ctx);
+  return ncclInProgress;
+}
+
 /* All of a group, now or later. */
 static ncclResult_t submit(struct fake_coll **list, int n) {
   ncclResult_t rc = ncclSuccess;
+  if (n == 1 && registers(list[0])) return begin_registration(list[0]);
   for (int i = 0; i < n; i++) {
     struct fake_coll *k = list[i], **last = &k->c->pending;
     if (!k->c->blocking && (k->c->pending || fake_random(3) == 0)) {

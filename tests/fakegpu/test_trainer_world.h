@@ -68,6 +68,7 @@ struct plan {
   uint64_t seed;
   int world, variant;
   bool inplace, folder, minted, shuffles, learn;
+  bool switches; /* the GPUs share NVLink's switches */
   const char *graph;
   const char *deaths;   /* FAKEGPU_DEATHS; NULL: the stand-in draws */
   int checkpoint_every; /* 0: none by steps */

@@ -190,6 +190,15 @@ static const struct scenario {
       .events = {{.kind = EVENT_KILL, .place = 2, .step = 3},
                  {.kind = EVENT_STOP, .place = 1, .round = 2, .point = 1},
                  {.kind = EVENT_HANG, .place = 1, .round = 2, .point = 1}}}},
+    /* Beside NVLink's switches a capture waits for all ranks, and an abort waits for it. So jobs in place do without. */
+    {"capture-beside-switches",
+     {.world = 4,
+      .graph = "auto",
+      .deaths = "none",
+      .inplace = true,
+      .switches = true,
+      .n_events = 1,
+      .events = {{.kind = EVENT_KILL, .place = 1, .step = 1, .delay_ms = 1}}}},
     /* An end that takes longer than a rank may wait. It must not train on with a device that it does not have. */
     {"stuck-end",
      {.world = 3,

@@ -90,6 +90,7 @@ static _Noreturn void be_trainer(struct run *r, int i) {
                                 (uint64_t)(r->workers[i].started * 10 + i)));
   setenv("FAKEGPU_SEED", seed, 1);
   if (r->plan->deaths) setenv("FAKEGPU_DEATHS", r->plan->deaths, 1);
+  if (r->plan->switches) setenv("FAKEGPU_NVLS", "1", 1);
   if (ev && r->workers[i].failing) setenv("FAKEGPU_FAIL", ev->call, 1);
   exit(rdzv_trainer_main(argc, argv));
 }

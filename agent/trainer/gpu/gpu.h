@@ -12,7 +12,7 @@
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/compute/compute.h"
 
-enum { GPU_ABI = 10, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 11, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* index among those that CUDA shows to this process */
@@ -45,9 +45,9 @@ struct gpu_module {
    * connected. */
   int (*unique_id)(void *id, struct err *e);
   int (*nccl_version)(void); /* as of ncclGetVersion: 22803 */
-  /* For --deterministic, before any other function of NCCL: excludes the algorithms whose sums differ from run to run.
-   * Returns the setting, or NULL if the user has set NCCL_ALGO. */
-  const char *(*nccl_exclude_switches)(void);
+  /* Before any other function of NCCL: gives an environment variable of NCCL this value. false: the user has set it, in
+   * the environment or in an nccl.conf, and it stays. */
+  bool (*nccl_prefer)(const char *name, const char *value);
 };
 
 #endif

@@ -11,5 +11,5 @@ const struct gpu_module rdzv_gpu = {
     .coll_create = nccl_coll_create,
     .unique_id = nccl_unique_id,
     .nccl_version = nccl_version,
-    .nccl_exclude_switches = nccl_exclude_switches,
+    .nccl_prefer = nccl_prefer,
 };

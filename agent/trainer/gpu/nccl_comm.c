@@ -212,32 +212,30 @@ void nccl_destroy(struct coll *l) {
     destroy(n);
 }
 
-/* --deterministic. ------------------------------------------------------------------------------------------------- */
+/* Settings. -------------------------------------------------------------------------------------------------------- */
 
-/* In the algorithms NVLS and NVLSTree the switches of NVLink add, in an order that nothing here promises. All others add
- * in the order of their rings and trees. NCCL reads NCCL_ALGO from the environment, then from the file that
- * NCCL_CONF_FILE names or else ~/.nccl.conf, then from /etc/nccl.conf. What is found first counts, so what somebody has
- * written there is left alone. */
-static bool file_sets_algorithm(const char *path) {
+/* NCCL reads a setting from the environment, then from the file that NCCL_CONF_FILE names or else ~/.nccl.conf, then from
+ * /etc/nccl.conf. What is found first counts, so what somebody has written there is left alone. */
+static bool file_sets(const char *path, const char *name) {
   FILE *f = fopen(path, "re");
   char *line = NULL;
-  size_t room = 0;
+  size_t room = 0, n = strlen(name);
   bool sets = false;
-  while (f && !sets && getline(&line, &room, f) >= 0) sets = !strncmp(line, "NCCL_ALGO=", 10);
+  while (f && !sets && getline(&line, &room, f) >= 0) sets = !strncmp(line, name, n) && line[n] == '=';
   free(line);
   if (f) fclose(f);
   return sets;
 }
 
-const char *nccl_exclude_switches(void) {
+bool nccl_prefer(const char *name, const char *value) {
   const char *named = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
   char path[PATH_MAX];
   if (named && *named)
     snprintf(path, sizeof path, "%s", named);
   else
     snprintf(path, sizeof path, "%s/.nccl.conf", home ? home : "");
-  if (getenv("NCCL_ALGO") || file_sets_algorithm(path) || file_sets_algorithm("/etc/nccl.conf")) return NULL;
-  return setenv("NCCL_ALGO", "^NVLS,NVLSTree", 1) == 0 ? "NCCL_ALGO=^NVLS,NVLSTree" : NULL;
+  if (getenv(name) || file_sets(path, name) || file_sets("/etc/nccl.conf", name)) return false;
+  return setenv(name, value, 1) == 0;
 }
 
 /* The beginning. --------------------------------------------------------------------------------------------------- */

@@ -66,7 +66,7 @@ static inline struct trace nccl_trace_now(const struct nccl *n) {
 int nccl_coll_create(const struct nccl_config *cfg, struct compute *c, struct coll **out, struct err *e);
 int nccl_unique_id(void *id, struct err *e);
 int nccl_version(void);
-const char *nccl_exclude_switches(void);
+bool nccl_prefer(const char *name, const char *value);
 extern const struct coll_ops nccl_ops __attribute__((visibility("hidden"))); /* in nccl_coll.c */
 void nccl_destroy(struct coll *l);
 int nccl_twin(struct coll *l, struct coll **out, struct err *e);

@@ -48,10 +48,8 @@ static void call_text(const struct trace_call *call, char out[NCCL_CALL_TEXT]) {
              at + count);
   else if (call->kind == TRACE_BROADCAST)
     snprintf(out, NCCL_CALL_TEXT, "broadcast from rank %u (bytes %llu..%llu)", (unsigned)call->number, at, at + count);
-  else if (call->kind == TRACE_SUM)
-    snprintf(out, NCCL_CALL_TEXT, "sum of %llu numbers over the ranks", count);
   else
-    snprintf(out, NCCL_CALL_TEXT, "the registration of a buffer");
+    snprintf(out, NCCL_CALL_TEXT, "sum of %llu numbers over the ranks", count);
 }
 
 /* The collective that the device is in. */

@@ -135,8 +135,19 @@ static int open_cuda(struct trainer *t, struct err *e) {
   rc = m->compute_create(&cfg, &t->c, e);
   if (rc) return rc;
   t->gpu = m;
-  const char *set = t->o.deterministic && t->world > 1 ? m->nccl_exclude_switches() : NULL;
-  if (set) log_debug("%s, because of --deterministic", set);
+  /* NVLink's switches (NVLS) add in an order that nothing promises. And a collective that NCCL registers with them, as it
+   * does in a capture, waits for all ranks of the host without reading the abort flag. So ncclCommAbort would wait for a
+   * rank that has died. */
+  const struct {
+    bool wanted;
+    const char *name, *value, *because;
+  } settings[] = {
+      {t->o.deterministic && t->world > 1, "NCCL_ALGO", "^NVLS,NVLSTree", "--deterministic"},
+      {t->o.recovery == RECOVERY_INPLACE, "NCCL_NVLS_ENABLE", "0", "--recovery inplace"},
+  };
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+    if (settings[i].wanted && m->nccl_prefer(settings[i].name, settings[i].value))
+      log_debug("%s=%s, because of %s", settings[i].name, settings[i].value, settings[i].because);
   return 0;
 }
 

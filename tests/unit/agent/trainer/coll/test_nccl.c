@@ -488,23 +488,23 @@ static bool write_conf(const char *path, const char *text) {
   return f && fclose(f) == 0 && ok;
 }
 
-/* Who has chosen algorithms keeps them. */
-static bool switches_are_excluded(struct rank *r) {
+/* What the user has chosen stays. */
+static bool settings_of_the_user_stay(struct rank *r) {
   char dir[] = "/tmp/rdzv-nccl-XXXXXX", conf[64], named[64];
+  const char *name = "NCCL_ALGO", *value = "^NVLS,NVLSTree";
   if (access("/etc/nccl.conf", F_OK) == 0) return true; /* it may choose */
-  EXPECT(mkdtemp(dir) && unsetenv("NCCL_ALGO") == 0);
+  EXPECT(mkdtemp(dir) && unsetenv(name) == 0);
   snprintf(conf, sizeof conf, "%s/.nccl.conf", dir);
   snprintf(named, sizeof named, "%s/named", dir);
   unsetenv("NCCL_CONF_FILE");
   setenv("HOME", dir, 1);
   EXPECT(write_conf(conf, "NCCL_DEBUG=WARN\n# NCCL_ALGO=Ring\nNCCL_ALGO=Tree\n"));
-  EXPECT(!r->gpu->nccl_exclude_switches() && !getenv("NCCL_ALGO"));
+  EXPECT(!r->gpu->nccl_prefer(name, value) && !getenv(name));
   EXPECT(write_conf(named, "NCCL_DEBUG=WARN\n# NCCL_ALGO=Ring\nNCCL_ALGORITHM=Ring"));
   setenv("NCCL_CONF_FILE", named, 1);
-  EXPECT(strcmp(r->gpu->nccl_exclude_switches(), "NCCL_ALGO=^NVLS,NVLSTree") == 0);
-  EXPECT(strcmp(getenv("NCCL_ALGO"), "^NVLS,NVLSTree") == 0);
-  setenv("NCCL_ALGO", "NVLS", 1);
-  EXPECT(!r->gpu->nccl_exclude_switches() && strcmp(getenv("NCCL_ALGO"), "NVLS") == 0);
+  EXPECT(r->gpu->nccl_prefer(name, value) && strcmp(getenv(name), value) == 0);
+  setenv(name, "NVLS", 1);
+  EXPECT(!r->gpu->nccl_prefer(name, value) && strcmp(getenv(name), "NVLS") == 0);
   return unlink(conf) == 0 && unlink(named) == 0 && rmdir(dir) == 0;
 }
 
@@ -557,7 +557,7 @@ static const struct test tests[] = {
     {"without_a_thread_none_comes_up", 1, LONG_MS, without_a_thread_none_comes_up, true, -1},
     {"told_to_stop_while_it_comes_up", 1, LONG_MS, told_to_stop_while_it_comes_up, true, -1},
     {"what_differs_is_a_sentence", 2, LONG_MS, what_differs_is_a_sentence, true, -1},
-    {"switches_are_excluded", 1, LONG_MS, switches_are_excluded, true, -1},
+    {"settings_of_the_user_stay", 1, LONG_MS, settings_of_the_user_stay, true, -1},
 };
 
 static bool is_listed(const char *list, const char *name) {
