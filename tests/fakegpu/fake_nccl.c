@@ -40,6 +40,11 @@ ncclResult_t fake_nccl_leave(ncclResult_t rc) {
   return rc;
 }
 
+/* While ranks connect, a rank may see a peer's death as a failed call of CUDA: of memory that the peer shared. */
+static ncclResult_t peer_lost(const struct ncclComm *c) {
+  return c->rank % 2 ? ncclUnhandledCudaError : ncclRemoteError;
+}
+
 static void close_fd(int *fd) {
   if (*fd >= 0) close(*fd);
   *fd = -1;
@@ -103,7 +108,7 @@ static void hear_roots(struct ncclComm *c) {
   size_t want = (size_t)c->world * sizeof *ports;
   for (int i = 0; i < c->n_ids; i++) {
     ssize_t n = recv(c->roots[i], ports, want, MSG_PEEK | MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+    if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = peer_lost(c);
     if (n != (ssize_t)want) return;
   }
   for (int i = 0; i < c->n_ids; i++) close_fd(&c->roots[i]);
@@ -115,7 +120,7 @@ void fake_comm_dial(struct ncclComm *c, uint16_t port) {
   uint32_t rank = (uint32_t)c->rank;
   c->peers[0] = dial(port);
   if (c->peers[0] < 0 || send(c->peers[0], &rank, sizeof rank, MSG_NOSIGNAL) != (ssize_t)sizeof rank)
-    c->failed = ncclRemoteError;
+    c->failed = peer_lost(c);
   c->phase = FAKE_GO;
 }
 
@@ -135,14 +140,14 @@ static void take_peers(struct ncclComm *c) {
   struct fake_go go;
   fake_board_create(c, &go);
   for (int i = 1; i < c->world; i++)
-    if (send(c->peers[i], &go, sizeof go, MSG_NOSIGNAL) != (ssize_t)sizeof go) c->failed = ncclRemoteError;
+    if (send(c->peers[i], &go, sizeof go, MSG_NOSIGNAL) != (ssize_t)sizeof go) c->failed = peer_lost(c);
   c->phase = FAKE_LATE;
 }
 
 static void await_go(struct ncclComm *c) {
   struct fake_go go;
   ssize_t n = recv(c->peers[0], &go, sizeof go, MSG_PEEK | MSG_DONTWAIT);
-  if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+  if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = peer_lost(c);
   if (n != (ssize_t)sizeof go) return;
   (void)recv(c->peers[0], &go, sizeof go, MSG_DONTWAIT);
   fake_board_open(c, &go);
@@ -208,7 +213,7 @@ ncclResult_t fake_comm_init(ncclComm_t *out, int world, int rank, int n_ids, con
   ncclResult_t rc;
   *out = NULL;
   if (!fake_nccl_enter("ncclCommInitRank", NULL, &rc)) return rc;
-  if (world < 1 || world > FAKE_WORLD_MAX || rank < 0 || rank >= world || n_ids < 1 || n_ids > FAKE_IDS_MAX)
+  if (world < 1 || world > FAKE_WORLD_MAX || rank < 0 || rank >= world || n_ids < 1 || n_ids > world)
     return fake_nccl_leave(ncclInvalidArgument);
   if (config && (config->magic != (unsigned)NCCL_API_MAGIC || config->size > sizeof *config))
     return fake_nccl_leave(ncclInvalidArgument);

@@ -128,7 +128,8 @@ struct nccl_config config_of(struct rank *r) {
                                         .asked = asked,
                                         .asked_ctx = r},
                               .ids = r->s->ids[r->round],
-                              .n_ids = r->gpu->nccl_version() < 22300 ? 1 : IDS, /* older ones take one */
+                              /* NCCL refuses more ids than ranks, and takes one before 2.23 */
+                              .n_ids = r->gpu->nccl_version() < 22300 || r->world < IDS ? 1 : IDS,
                               .post = post_to_board,
                               .peek = read_posts,
                               .board_ctx = r};

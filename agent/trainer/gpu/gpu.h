@@ -12,7 +12,7 @@
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/compute/compute.h"
 
-enum { GPU_ABI = 11, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 12, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* index among those that CUDA shows to this process */
@@ -30,6 +30,7 @@ struct nccl_config {
   struct coll_config ranks; /* the time for the communicator to come up, and for any collective */
   const void *ids;          /* n_ids ncclUniqueIds of GPU_ID_SIZE bytes each, equal on every rank */
   int n_ids;
+  bool in_place;    /* survivors cut this communicator off, and go on with another one */
   int ids_version;  /* version of the NCCL that created the ids, as of ncclGetVersion; 0: unknown */
   gpu_post_fn post; /* where ranks post their positions when one of them is missing; NULL: nowhere */
   gpu_peek_fn peek;

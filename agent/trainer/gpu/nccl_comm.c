@@ -55,7 +55,12 @@
 #pragma weak ncclCommInitRankScalable /* 2.23 */
 
 enum {
-  NCCL_OLDEST = 21800, /* the oldest supported NCCL, as of ncclGetVersion */
+  /* As of ncclGetVersion. In place, a rank makes a communicator that does not block while another one ends, which raced
+   * before 2.26.2. From 2.28.3 to 2.28.8 a kernel and the proxy's thread could lose an operation, and hang. */
+  NCCL_OLDEST = 21800,
+  NCCL_OLDEST_IN_PLACE = 22602,
+  NCCL_HANGS = 22803,
+  NCCL_HANGS_NO_MORE = 22809,
   NCCL_END_MS = 10000, /* deadline of ending a communicator or a stream */
 };
 
@@ -267,6 +272,15 @@ static int check_config(const struct nccl_config *cfg, struct err *e) {
     return err_set(e, -EINVAL, "rank %d of %d is invalid", cfg->ranks.rank, cfg->ranks.world);
   if (cfg->n_ids < 1 || cfg->n_ids > GPU_IDS_MAX)
     return err_set(e, -EINVAL, "%d ncclUniqueIds; 1 to %d are allowed", cfg->n_ids, GPU_IDS_MAX);
+  if (cfg->n_ids > cfg->ranks.world)
+    return err_set(e, -EINVAL, "%d ncclUniqueIds for %d rank%s; NCCL allows at most one for each rank", cfg->n_ids,
+                   cfg->ranks.world, cfg->ranks.world == 1 ? "" : "s");
+  if (cfg->in_place && (mine < NCCL_OLDEST_IN_PLACE || (mine >= NCCL_HANGS && mine < NCCL_HANGS_NO_MORE)))
+    return err_set(
+        e, -ENOTSUP,
+        "--recovery inplace needs NCCL %d.%d.%d or newer, but not %d.%d.%d to %d.%d.%d, which may hang; this "
+        "rank has %d.%d.%d: load another one with LD_LIBRARY_PATH, or use --recovery restart",
+        V(NCCL_OLDEST_IN_PLACE), V(NCCL_HANGS), V(NCCL_HANGS_NO_MORE - 1), V(mine));
   if (mine < NCCL_OLDEST)
     return err_set(e, -ENOTSUP, "NCCL %d.%d.%d is too old: %d.%d or newer is needed", V(mine), NCCL_OLDEST / 10000,
                    NCCL_OLDEST / 100 % 100);

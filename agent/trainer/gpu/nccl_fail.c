@@ -9,8 +9,9 @@
  * A failure is one message, which every later call repeats. The communicator is poisoned at once (nccl_comm.c). Then
  * this rank posts its position on the board, and reads the other posts for one to three seconds, as long as the others
  * need, or until the agent asks it to leave. So the message can name the missing rank and not only the stuck
- * collective. Of the errors that NCCL reports, those of CUDA and of a wrong call are this rank's own, and the others get
- * its reason. The rest may have begun on any rank, so the board decides.
+ * collective. Of the errors that NCCL reports, a wrong call is this rank's own, and the others get its reason. So is an
+ * error of CUDA if this rank's streams have it too. While ranks connect, a call of CUDA also fails because a peer has
+ * died. Such an error, and the rest, may have begun on any rank, so the board decides.
  *
  * The agent's request comes by `asked`, or as -ECANCELED from the board: a store whose agent ends the round answers so.
  * Over NVLink and shared memory NCCL never reports that a peer has died, and this request is the first to tell. */
@@ -167,6 +168,16 @@ static int fail_own(struct nccl *n, const struct err *own, struct err *e) {
   return nccl_repeat_failure(n, e);
 }
 
+static bool device_works(const struct nccl *n) {
+  cudaStream_t streams[] = {cuda_stream(n->c), n->stream};
+  for (int i = 0; i < 2; i++) {
+    cudaError_t rc = cudaStreamQuery(streams[i]);
+    (void)cudaGetLastError();
+    if (rc != cudaSuccess && rc != cudaErrorNotReady) return false;
+  }
+  return true;
+}
+
 int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct err *e) {
   char words[NCCL_TEXT], text[NCCL_CALL_TEXT + NCCL_TEXT + 120];
   struct err own = ERR_INIT;
@@ -184,7 +195,8 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
     return fail_own(n, &own, e);
   }
   snprintf(text, sizeof text, "NCCL failed (%s): %s%s%s", what, ncclGetErrorString(rc), words[0] ? ": " : "", words);
-  if (rc != ncclUnhandledCudaError && rc != ncclInvalidArgument && rc != ncclInvalidUsage)
+  bool own_call = rc == ncclInvalidArgument || rc == ncclInvalidUsage;
+  if (!own_call && (rc != ncclUnhandledCudaError || device_works(n)))
     return fail_with_board(n, -ECONNRESET, BOARD_ERROR, text, n->moved_ms ? monotonic_ms() - n->moved_ms : 0, e);
   err_set(&own, -EIO, "%s", text);
   return fail_own(n, &own, e);

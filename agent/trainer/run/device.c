@@ -221,8 +221,12 @@ static int ids_from_rank_0(struct trainer *t, unsigned char *ids, struct err *e)
 
 static int join_nccl(struct trainer *t, const struct coll_config *ranks, struct err *e) {
   unsigned char ids[GPU_IDS_MAX * GPU_ID_SIZE];
-  struct nccl_config cfg = {
-      .ranks = *ranks, .ids = ids, .post = post_to_board, .peek = read_board, .board_ctx = t->rdzv};
+  struct nccl_config cfg = {.ranks = *ranks,
+                            .ids = ids,
+                            .in_place = t->o.recovery == RECOVERY_INPLACE,
+                            .post = post_to_board,
+                            .peek = read_board,
+                            .board_ctx = t->rdzv};
   if (!t->gpu->coll_create)
     return err_set(e, -ENOTSUP, "this " MODULE " has no collectives, so only a single rank can use it");
   /* The ids of the round, which the agents created. The major and minor version of NCCL must be equal. */

@@ -426,6 +426,21 @@ static bool who_does_not_come_is_named(struct rank *r) {
   return device_lives(r);
 }
 
+/* The first time that it waits. */
+static int die(void *ctx, struct err *e) {
+  return kill(getpid(), SIGKILL);
+}
+
+/* Some see its death as an error of CUDA, which is not theirs. */
+static bool a_death_while_it_comes_up(struct rank *r) {
+  struct nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  if (r->rank == 0) cfg.ranks.asked = die;
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) < 0 && e.code != -EIO);
+  SAYS("lost contact with rank 0: ");
+  return device_lives(r);
+}
+
 static bool told_to_stop_while_it_comes_up(struct rank *r) {
   struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
@@ -479,6 +494,30 @@ static bool what_differs_is_a_sentence(struct rank *r) {
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO && strstr(e.text, "other ncclUniqueIds than rank"));
   cfg.n_ids = 0;
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EINVAL);
+  cfg.n_ids = 3;
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EINVAL && strstr(e.text, "3 ncclUniqueIds for 2 ranks; NCCL"));
+  return true;
+}
+
+/* FAKEGPU_NCCL_VERSION: of the stand-in alone. */
+static bool not_every_version_is_good_in_place(struct rank *r) {
+  static const struct {
+    const char *version;
+    bool good;
+  } cases[] = {{"21805", false}, {"22505", false}, {"22602", true}, {"22707", true},
+               {"22803", false}, {"22807", false}, {"22809", true}, {"23007", true}};
+  struct nccl_config cfg;
+  struct err e = ERR_INIT;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    setenv("FAKEGPU_NCCL_VERSION", cases[i].version, 1);
+    if (r->gpu->nccl_version() != atoi(cases[i].version)) return true;
+    cfg = config_of(r);
+    cfg.in_place = true;
+    cfg.ranks.exchange = NULL;
+    cfg.ids_version = cases[i].good ? 99999 : 0; /* none comes up */
+    EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == (cases[i].good ? -EPROTO : -ENOTSUP));
+    if (!cases[i].good) SAYS("--recovery inplace needs NCCL 2.26.2 or newer, but not 2.28.3 to 2.28.8");
+  }
   return true;
 }
 
@@ -502,9 +541,13 @@ static bool settings_of_the_user_stay(struct rank *r) {
   EXPECT(!r->gpu->nccl_prefer(name, value) && !getenv(name));
   EXPECT(write_conf(named, "NCCL_DEBUG=WARN\n# NCCL_ALGO=Ring\nNCCL_ALGORITHM=Ring"));
   setenv("NCCL_CONF_FILE", named, 1);
-  EXPECT(r->gpu->nccl_prefer(name, value) && strcmp(getenv(name), value) == 0);
+  EXPECT(r->gpu->nccl_prefer(name, value));
+  const char *set = getenv(name);
+  EXPECT(set && strcmp(set, value) == 0);
   setenv(name, "NVLS", 1);
-  EXPECT(!r->gpu->nccl_prefer(name, value) && strcmp(getenv(name), "NVLS") == 0);
+  EXPECT(!r->gpu->nccl_prefer(name, value));
+  set = getenv(name);
+  EXPECT(set && strcmp(set, "NVLS") == 0);
   return unlink(conf) == 0 && unlink(named) == 0 && rmdir(dir) == 0;
 }
 
@@ -554,6 +597,8 @@ static const struct test tests[] = {
     {"the_agent_ends_a_failure", 2, 0, the_agent_ends_a_failure, false, -1},
     {"the_agent_ends_the_coming_up", 2, LONG_MS, the_agent_ends_the_coming_up, true, -1},
     {"who_does_not_come_is_named", 3, 0, who_does_not_come_is_named, true, -1},
+    {"a_death_while_it_comes_up", 3, 0, a_death_while_it_comes_up, true, 0},
+    {"not_every_version_is_good_in_place", 1, LONG_MS, not_every_version_is_good_in_place, true, -1},
     {"without_a_thread_none_comes_up", 1, LONG_MS, without_a_thread_none_comes_up, true, -1},
     {"told_to_stop_while_it_comes_up", 1, LONG_MS, told_to_stop_while_it_comes_up, true, -1},
     {"what_differs_is_a_sentence", 2, LONG_MS, what_differs_is_a_sentence, true, -1},
