@@ -300,3 +300,33 @@ def test_bad_arguments(parts):
         parts.torch.Elastic(model, every=-1)
     with pytest.raises(parts.Error, match=r"each_round: call rdzv.torch.init_process_group\(\) first"):
         parts.torch.each_round(list)
+
+
+@pytest.mark.parametrize("version, good", [((2, 21, 5), False), ((2, 26, 2), True), ((2, 27, 7), True), ((2, 28, 3), False), ((2, 28, 7), False), ((2, 28, 9), True), ((2, 30, 7), True),
+                                           (None, True)])
+def test_not_every_nccl_is_good_in_place(parts, monkeypatch, version, good):
+    from rdzv import _groups
+
+    monkeypatch.setattr(_groups, "_nccl_version", lambda: version)
+    monkeypatch.setenv(_groups.NVLS, "1")
+    if good:
+        _groups.prepare_nccl()
+    else:
+        with pytest.raises(parts.Error, match="in place needs NCCL 2.26.2 or newer, but not 2.28.3 to 2.28.8"):
+            _groups.prepare_nccl()
+
+
+@pytest.mark.parametrize("env, conf, value", [({}, "", "0"), ({}, "NCCL_NVLS_ENABLE=1\n", None), ({}, "# NCCL_NVLS_ENABLE=1\nNCCL_NVLS_ENABLED=1\n", "0"),
+                                              ({"NCCL_NVLS_ENABLE": "1"}, "", "1")])
+def test_nvls_is_off_in_place_unless_chosen(parts, monkeypatch, tmp_path, env, conf, value):
+    from rdzv import _groups
+
+    (tmp_path / "nccl.conf").write_text(conf)
+    monkeypatch.setattr(_groups, "_nccl_version", lambda: None)
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.setenv(_groups.NVLS, "")  # so that it is restored
+    monkeypatch.delenv(_groups.NVLS)
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    _groups.prepare_nccl()
+    assert os.environ.get(_groups.NVLS) == value

@@ -31,15 +31,17 @@ from hashlib import blake2b
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ._errors import Rejoin
+from ._errors import Error, Rejoin
 from ._job import Job
 from ._lib import Context
 from ._store import Store
 
 CONNECT_S = 2.0  # for gloo's connections between all ranks, which are at hand; gloo waits five times as long for one that does not come
+NVLS = "NCCL_NVLS_ENABLE"
 KEEP_S = 60.0  # for what still holds a group of the round before to let it go
 
 Address = Tuple[str, int]
@@ -109,6 +111,37 @@ def _let_go(groups: List[Any]) -> None:
         held.clear()
 
     threading.Thread(target=wait, args=(groups,), name="rdzv-groups", daemon=True).start()
+
+
+def _nccl_version() -> Optional[Tuple[int, ...]]:
+    """None: this PyTorch has no NCCL."""
+    try:
+        return tuple(torch.cuda.nccl.version()[:3])
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+
+
+def _chosen_by_user(name: str) -> bool:
+    """In the environment, or in a file that NCCL reads."""
+    if name in os.environ:
+        return True
+    for path in (os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf"), "/etc/nccl.conf"):
+        with contextlib.suppress(OSError), open(path, errors="replace") as f:
+            if any(line.startswith(name + "=") for line in f):
+                return True
+    return False
+
+
+def prepare_nccl() -> None:
+    """Before the first communicator. A collective that NCCL registers with NVLink's switches, as in a CUDA graph, gathers all ranks of the host
+    without reading the abort flag, so an abort would wait for a rank that has died. In NCCL before 2.26.2 a communicator that does not block
+    races with another one. From 2.28.3 to 2.28.8 a collective may hang."""
+    version = _nccl_version()
+    if version and (version < (2, 26, 2) or (2, 28, 3) <= version < (2, 28, 9)):
+        raise Error(f"init_process_group: in place needs NCCL 2.26.2 or newer, but not 2.28.3 to 2.28.8, which may hang; PyTorch {torch.__version__} "
+                    f"has {'.'.join(map(str, version))}: install another PyTorch, or call torch.distributed.init_process_group() and restart")
+    if not _chosen_by_user(NVLS):
+        os.environ[NVLS] = "0"
 
 
 def _listening() -> Set[Address]:

@@ -50,7 +50,7 @@ from ._checkpoints import Checkpoints
 from ._data import Data, Sampler, seed_all
 from ._ddp import Ddp
 from ._errors import Error, Rejoin, Stopped, warn
-from ._groups import EachRound, Groups
+from ._groups import EachRound, Groups, prepare_nccl
 from ._replica import broadcast
 from ._store import Duration, milliseconds
 from ._watch import Watch
@@ -84,6 +84,8 @@ def init_process_group(backend: Optional[str] = None, timeout: Duration = None) 
     wait = milliseconds(timeout, WAIT_S)
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     groups = Groups(job, backend, timedelta(milliseconds=wait))
+    if groups.uses_nccl and not job.alone:
+        prepare_nccl()
     if not job.alone and not job.store_port:
         raise Error("init_process_group: this job has no store of the agent (--store worker), so its workers cannot stay for the next round")
 
