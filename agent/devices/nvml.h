@@ -54,6 +54,7 @@ typedef struct {
   OPTIONAL(pci, "nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, nvmlPciInfo_t *))                                            \
   OPTIONAL(processes_v3, "nvmlDeviceGetComputeRunningProcesses_v3",                                                    \
            (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                                         \
+  OPTIONAL(numa_node, "nvmlDeviceGetNumaNodeId", (nvmlDevice_t, unsigned *))                                           \
   OPTIONAL(remapped, "nvmlDeviceGetRemappedRows", (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))      \
   OPTIONAL(mig_mode, "nvmlDeviceGetMigMode", (nvmlDevice_t, unsigned *, unsigned *))                                   \
   OPTIONAL(mig_max, "nvmlDeviceGetMaxMigDeviceCount", (nvmlDevice_t, unsigned *))                                      \

@@ -139,6 +139,13 @@ static void read_device(const struct nvml *n, unsigned i, struct gpus *g) {
              "its memory is damaged and can no longer be repaired (row remapping failed)");
   read_migs(n, d, gpu);
   read_processes(n, d, gpu);
+  /* Where the device's memory is a NUMA node of the system (GH200, GB200), "used" includes the system's own pages, such
+   * as cached files, and they stay. With CDMM it is no such node. */
+  unsigned node;
+  if (n->numa_node && n->numa_node(d, &node) == NVML_SUCCESS) {
+    gpu->used_mib = 0;
+    for (int k = 0; k < gpu->n_processes; k++) gpu->used_mib += gpu->processes[k].mib;
+  }
 }
 
 /* -ENOENT: there is no library or driver; -EIO: it fails. */

@@ -217,6 +217,17 @@ def test_memory_that_comes_back_is_waited_for(rdzv, gpus):
     assert not agent.says("is busy"), agent
 
 
+def test_pages_of_the_system_are_not_waited_for(rdzv, gpus):
+    """On GH200 the kernel keeps cached files in a GPU's memory, which never looks free. The memory of processes there is waited for, as elsewhere."""
+    holder = rdzv.spawn("sleep", "1000")
+    gpus.put(B, "numa")
+    gpus.put(B, "held 30000 1")
+    gpus.put(B, f"process {holder.pid} 20000 1 3")
+    agent = run(rdzv, gpus, "--nproc", "gpu", "-v", script=FAIL_ONCE)
+    assert gpus.calls == 4 and agent.says("is done: 2 rounds, 1 restart") and agent.says("devices are free after"), agent
+    holder.kill()
+
+
 def test_who_is_waited_for(rdzv, gpus):
     holder = rdzv.spawn("sleep", "1000")
     gpus.put(B, f"process {holder.pid} 30000 1 8")

@@ -11,6 +11,7 @@
  *   lost [FROM [TO]]                    it fell off its bus
  *   hidden                              we may not use it
  *   damaged                             it cannot be repaired
+ *   numa                                its memory is a NUMA node of the system, as on GH200
  *   mig UUID                            it is cut into parts, this is one
  *   init CODE [FROM [TO]]               nvmlInit fails
  *   hang [FROM [TO]]                    nvmlInit never returns
@@ -36,7 +37,7 @@ struct fake {
   unsigned pids[PROCESSES];
   char migs[MIGS][96];
   int n_processes, n_migs;
-  bool lost, hidden, damaged;
+  bool lost, hidden, damaged, numa;
 };
 
 static struct fake devices[DEVICES];
@@ -51,6 +52,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t *);
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t, nvmlPciInfo_t *);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t, unsigned *);
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *);
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t, unsigned *, unsigned *);
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned *);
@@ -89,6 +91,8 @@ static void read_line_of_device(struct fake *d, const char *line, long call) {
     d->hidden = true;
   } else if (strncmp(line, "damaged", 7) == 0) {
     d->damaged = true;
+  } else if (strncmp(line, "numa", 4) == 0) {
+    d->numa = true;
   } else if (sscanf(line, "mig %95s", d->migs[d->n_migs]) == 1) {
     d->n_migs++;
   }
@@ -190,6 +194,11 @@ EXPORT(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t d, unsigned *n, nvm
   for (unsigned i = 0; i < *n; i++)
     v[i] = (nvmlProcessInfo_v2_t){.pid = f->pids[i], .usedGpuMemory = f->processes_mib[i] << 20};
   return NVML_SUCCESS;
+}
+
+EXPORT(nvmlDeviceGetNumaNodeId)(nvmlDevice_t d, unsigned *node) {
+  *node = 2;
+  return ((struct fake *)d)->numa ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT(nvmlDeviceGetRemappedRows)
