@@ -5,13 +5,18 @@ import gzip
 import re
 import signal
 import struct
+import sys
 import time
 import zlib
 
 import numpy as np
 import pytest
 
-from trainer_world import SMALL, STOP, Run, epoch_order, metrics, rng_at, train
+from harness import TOP
+
+sys.path.insert(0, str(TOP / "tests/rig"))
+import weights  # noqa: E402
+from trainer_world import SMALL, STOP, Run, epoch_order, metrics, rng_at, train  # noqa: E402
 
 def init_weights(widths, seed):
     out, k = [], 0
@@ -52,7 +57,7 @@ def config(loss, digits):
 def test_first_weights_are_torchs_distribution_from_the_seed(tmp_path):
     train(["--layers", "20,16,20", "--data", "synthetic:10", "--steps", 1, "--lr", "1e-30", "--seed", 9,
            "--save-weights", tmp_path / "w"])
-    np.testing.assert_allclose(np.fromfile(tmp_path / "w", "<f4"), init_weights([20, 16, 20], 9), rtol=1e-6)
+    np.testing.assert_allclose(np.frombuffer(weights.read(tmp_path / "w"), "<f4"), init_weights([20, 16, 20], 9), rtol=1e-6)
 
 
 # ---- worlds ---------------------------------------------------------------------------------------------------------
@@ -88,7 +93,7 @@ def test_every_rank_ends_with_the_same_bytes(tmp_path):
         codes, outs, errs = run.wait()
         assert codes == [0, 0, 0], errs
     assert not (tmp_path / "w1").exists(), "rank 0 alone writes"
-    assert f"checksum {zlib.crc32((tmp_path / 'w0').read_bytes()):08x}" in outs[0], outs
+    assert f"checksum {zlib.crc32(weights.read(tmp_path / 'w0')):08x}" in outs[0], outs
     assert not (tmp_path / "d1").exists()
 
 
@@ -284,25 +289,50 @@ def test_what_a_run_says_that_does_less_than_was_meant(tmp_path):
         assert code == 83 and ("--resume none" in err) == told, err
 
 
+@pytest.mark.parametrize("change, words", [
+    (lambda data: data[:6], "ends before its header"),
+    (lambda data: data[:40], "is not a file of safetensors"),
+    (lambda data: data[weights_at(data):], "is not a file of safetensors"),  # the floats alone, as this option once read them
+    (lambda data: data.replace(b"0.weight", b"0.heights"[:8]), 'has no tensor "0.weight"; the names are those of torch.nn.Sequential'),
+    (lambda data: data.replace(b"F32", b"F16", 1), 'has "0.weight" as F16; save it as F32, with model.float()'),
+    (lambda data: data.replace(b"[3, 10]", b"[10, 3]"), 'has "0.weight" in another shape than the [3,10] of --layers'),
+    (lambda data: data.replace(b"[0, 120]", b"[0, 124]"), 'has "0.weight" at a place that is not in the file'),
+    (lambda data: data[:-4], 'has "2.bias" at a place that is not in the file'),
+    (lambda data: data.replace(b'"dtype"', b'dtype":'), "has no header of safetensors: bad JSON at line 1"),
+])
+def test_weights_that_are_not_these(tmp_path, change, words):
+    path = weights.write(tmp_path / "w", [10, 3, 10], init_weights([10, 3, 10], 1).astype("<f4").tobytes())
+    path.write_bytes(change(path.read_bytes()))
+    with Run(["--layers", "10,3,10", "--data", "synthetic:64", "--steps", 1, "--init-weights", path]) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 66 and f"weights {path}: {words}" in err, err
+
+
+def weights_at(data):
+    return 8 + int.from_bytes(data[:8], "little")
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_weights_that_are_not_finite_are_not_begun_with(tmp_path, value):
     """A GPU's ReLU may make zeros of them, and then nobody would know."""
-    weights = init_weights([10, 3, 10], 1).astype("<f4")
-    weights[7] = float(value)
-    weights.tofile(tmp_path / "w")
+    first = init_weights([10, 3, 10], 1).astype("<f4")
+    first[7] = float(value)
+    weights.write(tmp_path / "w", [10, 3, 10], first.tobytes())
     base = ["--layers", "10,3,10", "--data", "synthetic:640", "--steps", 4]
     with Run(base + ["--init-weights", tmp_path / "w"]) as run:
         (code,), _, (err,) = run.wait()
-    assert code == 66 and f"w: weight 7 is {value}" in err, err
+    assert code == 66 and f"w: has {value} as weight 7" in err, err
     # A whole checkpoint with such a weight.
     kept = ["--layers", "10,3,10", "--data", "synthetic:640", "--checkpoint-dir", tmp_path / "c"]
     train(kept + ["--steps", 1])
-    (state,) = (tmp_path / "c").glob("*/state.bin")
+    (state,) = (tmp_path / "c").glob("*/model.safetensors")
     (marker,) = (tmp_path / "c").glob("*/COMMIT")
     data, text = bytearray(state.read_bytes()), marker.read_text()
-    (header,) = struct.unpack_from("<I", data, 12)
-    struct.pack_into("<f", data, header + 28, float(value))
-    struct.pack_into("<I", data, len(data) - 4, zlib.crc32(data[header:-4]))
+    (header,) = struct.unpack_from("<Q", data)
+    struct.pack_into("<f", data, 8 + header + 28, float(value))
+    at = data.index(b'"crc32":"') + 9
+    data[at:at + 8] = b"0" * 8
+    data[at:at + 8] = f"{zlib.crc32(data):08x}".encode()
     state.write_bytes(data)
     text = re.sub(r"bytes crc32 \w+", f"bytes crc32 {zlib.crc32(data):08x}", text.partition("marker crc32")[0])
     marker.write_text(f"{text}marker crc32 {zlib.crc32(text.encode()):08x}\n")

@@ -21,7 +21,7 @@ def test_the_last_ones_are_kept(tmp_path):
     train(SMALL + ["--steps", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 10, "--keep-checkpoints", 2], 2, round_=7)
     names = [p.name for p in checkpoints(tmp_path)]
     assert names == ["000001-20260101T000000-test-r000007-s000000000040", "000001-20260101T000000-test-r000007-s000000000050"]
-    assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "state.bin"]
+    assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "model.safetensors"]
 
 
 def test_as_often_as_the_clock_of_rank_0_says(tmp_path):
@@ -50,7 +50,7 @@ def test_written_while_training_goes_on(tmp_path):
     train(big + ["--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 10, "--metrics", m])
     saved = metrics(m, "checkpoint")
     assert [s["step"] for s in saved] == [10, 20, 30, 40]
-    size = 256 + 4 + 4 * 3 * (501 * 500) * 3
+    size = 12288 + 4 * 3 * (501 * 500) * 3
     assert all(s["bytes"] == size and s["write_ms"] > 0 and s["stall_ms"] > 0 for s in saved)
     stalls = {s["step"]: s["checkpoint_ms"] for s in metrics(m)}
     assert all((stalls[k] > 0) == (k in (10, 20, 30)) for k in stalls if k < 40), stalls
@@ -95,7 +95,7 @@ def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
     straight = train(SMALL + ["--steps", 60])
     train(SMALL + ["--steps", 40, "--checkpoint-dir", tmp_path, "--checkpoint-every", 20])
     newest = checkpoints(tmp_path)[-1]
-    state = newest / "state.bin"
+    state = newest / "model.safetensors"
     data = bytearray(state.read_bytes())
     if damage == "truncated":
         state.write_bytes(data[:-1])

@@ -169,7 +169,7 @@ def test_a_restart_of_a_run_that_began_anew(tmp_path):
 # ---- what is not a checkpoint ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["COMMIT", "state.bin"])
+@pytest.mark.parametrize("file", ["COMMIT", "model.safetensors"])
 def test_a_pipe_is_not_waited_for(tmp_path, file):
     args = SMALL + ["--checkpoint-dir", tmp_path]
     train(args + ["--steps", 40, "--checkpoint-every", 20])
@@ -233,7 +233,7 @@ def test_what_a_dead_writer_left_makes_room(small_disk):
     train(args + ["--steps", 20])
     torn = small_disk / "c/.tmp-000001-alone-r000001-s000000000030-77"
     torn.mkdir()
-    fill(torn / "state.bin")
+    fill(torn / "model.safetensors")
     out = train(args + ["--steps", 40])
     assert "at step 20" in out["stderr"] and steps(small_disk / "c") == [40] and not torn.exists()
 

@@ -9,8 +9,12 @@ import re
 import shutil
 import statistics
 import sys
+from pathlib import Path
 
 import work as w
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "rig"))
+import weights
 from work import Fail, Skip
 
 AUTOENCODER = {"layers": [1000, 100, 1000], "batch": 50, "loss": "rmse", "lr": 1e-4, "betas": [0.0, 0.99]}
@@ -131,9 +135,7 @@ def make_weights(work, model, seed=2):
     r, flat = random.Random(seed), array.array("f")
     for a, b in zip(model["layers"], model["layers"][1:]):
         flat.extend(r.uniform(-1, 1) / a**0.5 for _ in range((a + 1) * b))
-    path = work.file("-".join(map(str, model["layers"])) + ".weights")
-    path.write_bytes(flat.tobytes())
-    return path
+    return weights.write(work.file("-".join(map(str, model["layers"])) + ".safetensors"), model["layers"], flat.tobytes())
 
 
 def parity(work):
@@ -163,8 +165,8 @@ def ranks(work):
     """World 1 against 2 and 4, with the same global batch, on one device."""
     steps, said = 10 if work.rehearse else 100, {}
     for name, model in (("mse", MLP), ("cross-entropy", CLASSIFIER)):
-        (images, labels), weights = make_data(work, model), make_weights(work, model)
-        options = [*trainer_options(model, images, labels, steps=steps, init_weights=weights, metrics_every=1), *work.on_device()]
+        (images, labels), first = make_data(work, model), make_weights(work, model)
+        options = [*trainer_options(model, images, labels, steps=steps, init_weights=first, metrics_every=1), *work.on_device()]
         alone = w.curve(work.train(options, f"{name}-1"))
         for world in (2, 4):
             said[f"{name}, {world} ranks"] = w.apart(w.curve(work.train(options, f"{name}-{world}", world)), alone)

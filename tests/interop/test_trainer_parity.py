@@ -29,8 +29,9 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPT = HERE / "scripts/parity.py"
-sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path[:0] = [str(HERE.parent / "e2e"), str(HERE.parent / "rig")]
 
+import weights  # noqa: E402
 from trainer_world import epoch_order, metrics, train  # noqa: E402
 
 STEPS, SEED = 200, 5
@@ -78,7 +79,7 @@ class Data:
         if not path.exists():
             rng = np.random.default_rng(3)
             parts = [rng.uniform(-1, 1, (a + 1) * b) / np.sqrt(a) for a, b in zip(layers, layers[1:])]
-            path.write_bytes(np.concatenate(parts).astype("<f4").tobytes())
+            weights.write(path, layers, np.concatenate(parts).astype("<f4").tobytes())
         return path
 
     def samples(self, case):

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints on disk. A crash at any moment leaves a complete checkpoint or none:
  *
- *   .tmp-NAME/state.bin   written, fsynced           a crash leaves a file that nobody reads
+ *   .tmp-NAME/model.safetensors   written, fsynced           a crash leaves a file that nobody reads
  *   .tmp-NAME             fsynced, renamed to NAME   a crash leaves NAME without a marker: no checkpoint
  *   DIR                   fsynced
  *   NAME/COMMIT.tmp       written, fsynced, renamed to COMMIT, NAME fsynced
  *
- * The marker holds size and checksum of state.bin, so a file system that reorders writes is found out. Reading checks
+ * The marker holds size and checksum of model.safetensors, so a file system that reorders writes is found out. Reading checks
  * the marker against the name of the folder, the file against the marker, and the state against itself. A checkpoint
  * that fails is skipped, and the one before it is used.
  *
@@ -31,7 +31,7 @@
 enum { PIECE_MAX = 8 << 20 }; /* bytes read or written at once, so that a tally moves */
 
 #define TMP_PREFIX ".tmp-"
-static const char state_name[] = "state.bin", marker_name[] = "COMMIT", marker_tmp[] = "COMMIT.tmp";
+static const char state_name[] = CKPT_STATE_FILE, marker_name[] = "COMMIT", marker_tmp[] = "COMMIT.tmp";
 
 static int open_dir(const char *path, struct err *e) {
   int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -111,7 +111,7 @@ static int sync_dir(int fd, const char *name, struct err *e) {
   return fsync(fd) < 0 ? err_sys(e, -errno, "%s: fsync", name) : 0;
 }
 
-/* Writes state.bin in the temporary folder, which then gets its name; *named: it has. */
+/* Writes model.safetensors in the temporary folder, which then gets its name; *named: it has. */
 static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b, bool *named,
                        struct tally *tally, struct err *e) {
   if (mkdirat(dirfd, tmp, 0777) < 0) return err_sys(e, -errno, "%s", tmp);
@@ -206,9 +206,14 @@ static int read_marker(const char *dir, const struct ckpt_id *id, struct ckpt_ma
   char *path = xasprintf("%s/%s/%s", dir, name, marker_name);
   int rc = read_file(path, 0, CKPT_MARKER_MAX, &text, NULL, e);
   if (rc == -ENOENT) err_set(e, rc, "it has no marker: its writer did not finish it");
+  int version = CKPT_VERSION;
+  if (rc == 0 && sscanf(buf_text(&text), "rdzv-trainer checkpoint %9d", &version) == 1 && version != CKPT_VERSION)
+    rc = err_set(e, -EBADMSG,
+                 "%s is of format version %d, and this trainer reads version %d; end that run with the release that "
+                 "began it, or give its --save-weights to this one",
+                 path, version, CKPT_VERSION);
   if (rc == 0 && (!ckpt_marker_parse(buf_text(&text), text.len, m) || ckpt_id_compare(&m->id, id) != 0))
-    rc = err_set(e, -EBADMSG, "%s is incomplete, or belongs to another checkpoint or another version of rdzv-trainer",
-                 path);
+    rc = err_set(e, -EBADMSG, "%s is incomplete, or belongs to another checkpoint", path);
   buf_finish(&text);
   free(path);
   return rc;
@@ -230,7 +235,7 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ck
 }
 
 /* The largest state of any kind. ckpt_decode checks the size against the header. */
-#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES) + 4)
+#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES))
 
 static bool is_of_incarnation(const struct ckpt_id *id, const char *incarnation) {
   return !incarnation || strcmp(id->incarnation, incarnation) == 0;

@@ -4,7 +4,7 @@
 
 /* Checkpoints in a folder, its lock, and the thread that writes them.
  *
- *   DIR/NAME/state.bin    the state (codec.h); NAME is <generation>-<incarnation>-r<round>-s<step>
+ *   DIR/NAME/model.safetensors    the state (codec.h); NAME is <generation>-<incarnation>-r<round>-s<step>
  *   DIR/NAME/COMMIT       the marker, written last; without it, or with one that does not fit, there is no checkpoint
  *   DIR/.tmp-NAME-PID     a checkpoint in progress, or one that a dead writer left
  *   DIR/.lock             the run that may write there
@@ -34,7 +34,7 @@ void ckpt_list_finish(struct ckpt_list *l);
  * system, or NULL. */
 int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct tally *tally,
                struct err *e);
-/* Reads the marker into *m and state.bin into `out`, and checks marker, size and checksums. -ENOENT: there is no
+/* Reads the marker into *m and model.safetensors into `out`, and checks marker, size and checksums. -ENOENT: there is no
  * marker. -EBADMSG: torn, damaged, or not a regular file. A file larger than max is refused before it is read. tally:
  * its bytes, or NULL. */
 int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ckpt_marker *m, struct buf *out,

@@ -1,79 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Little-endian fields at fixed places, each checked before it is used: magic and version first, then the checksum of
- * the header, then plausible values, then the length that follows from the header, then the checksum of the rest. A
- * file cut at any byte fails one of these checks.
+/* A header has one size, and is filled up with spaces, so the size of a checkpoint follows from the model. It is read
+ * only if it is exactly what would be written for what it says. So the places of the tensors need no checks of their
+ * own. A file that is cut or changed at any byte fails the checksum, which counts its own digits as zeros.
  *
  * Floats are copied as they lie in memory. The machines we run on are little-endian, which is checked below. */
 
 #include "agent/trainer/checkpoint/codec.h"
 
+#include "agent/trainer/checkpoint/safetensors.h"
+#include "common/json.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are stored as they lie in memory");
 
-static const char magic[8] = {'R', 'D', 'Z', 'V', 'C', 'K', 'P', 'T'};
+#define CRC_PREFIX "{\"__metadata__\":{\"crc32\":\""
+enum { CRC_AT = SAFE_LENGTH + sizeof CRC_PREFIX - 1, CRC_DIGITS = 8 };
 
-/* Offsets of the fields of the header. */
-enum {
-  AT_MAGIC = 0,
-  AT_VERSION = 8,
-  AT_HEADER = 12,
-  AT_TOTAL = 16,
-  AT_STEP = 24,
-  AT_EPOCH = 32,
-  AT_POSITION = 40,
-  AT_UPDATES = 48,
-  AT_SEED = 56,
-  AT_SAMPLES = 64,
-  AT_LAST_LOSS = 72,
-  AT_LOSS = 80,
-  AT_N_WIDTHS = 84,
-  AT_WIDTHS = 88, /* MODEL_WIDTHS_MAX of 4 bytes */
-  AT_SKIPPED = AT_WIDTHS + 4 * MODEL_WIDTHS_MAX,
-  AT_OPTIONS = AT_SKIPPED + 8, /* CKPT_OPTIONS doubles; zero from there to the checksum */
-  AT_CRC = CKPT_HEADER - 4,
+static const char *const option_names[] = {
+#define X(name, option) [CKPT_##name] = (option),
+    CKPT_OPTION_LIST(X)
+#undef X
 };
 
-_Static_assert(AT_OPTIONS + 8 * CKPT_OPTIONS <= AT_CRC, "the header has room for the options");
+/* Numbers in the metadata. */
+static const struct {
+  const char *key;
+  size_t at;
+} numbers[] = {
+    {"step", offsetof(struct ckpt_state, step)},
+    {"epoch", offsetof(struct ckpt_state, epoch)},
+    {"position", offsetof(struct ckpt_state, position)},
+    {"updates", offsetof(struct ckpt_state, counters.updates)},
+    {"skipped", offsetof(struct ckpt_state, counters.skipped)},
+    {"seed", offsetof(struct ckpt_state, kind.seed)},
+    {"samples", offsetof(struct ckpt_state, kind.samples)},
+};
 
 uint32_t ckpt_crc(const void *data, size_t len) {
   return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
 }
 
 uint64_t ckpt_size(const struct ckpt_kind *k) {
-  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + COMPUTE_STATES) + 4;
+  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + COMPUTE_STATES);
 }
 
-static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
-  uint64_t loss_bits;
-  memset(h, 0, CKPT_HEADER);
-  memcpy(h + AT_MAGIC, magic, sizeof magic);
-  le32_put(h + AT_VERSION, CKPT_VERSION);
-  le32_put(h + AT_HEADER, CKPT_HEADER);
-  le64_put(h + AT_TOTAL, ckpt_size(&s->kind));
-  le64_put(h + AT_STEP, s->step);
-  le64_put(h + AT_EPOCH, s->epoch);
-  le64_put(h + AT_POSITION, s->position);
-  le64_put(h + AT_UPDATES, s->counters.updates);
-  le64_put(h + AT_SKIPPED, s->counters.skipped);
-  le64_put(h + AT_SEED, s->kind.seed);
-  le64_put(h + AT_SAMPLES, s->kind.samples);
-  memcpy(&loss_bits, &s->last_loss, 8);
-  le64_put(h + AT_LAST_LOSS, loss_bits);
-  le32_put(h + AT_LOSS, (uint32_t)s->kind.loss);
-  le32_put(h + AT_N_WIDTHS, s->kind.shape.n);
-  for (uint32_t i = 0; i < s->kind.shape.n; i++) le32_put(h + AT_WIDTHS + 4 * i, s->kind.shape.width[i]);
-  for (size_t i = 0; i < CKPT_OPTIONS; i++) {
-    uint64_t bits;
-    memcpy(&bits, &s->kind.options[i], 8);
-    le64_put(h + AT_OPTIONS + 8 * i, bits);
-  }
-  le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
+void ckpt_encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
+  static const char *const parts[] = {"", "exp_avg.", "exp_avg_sq."};
+  _Static_assert(sizeof parts / sizeof *parts == 1 + COMPUTE_STATES, "the weights, and each state of Adam");
+  struct buf b = BUF_INIT;
+  char layers[MODEL_WIDTHS_MAX * 8];
+  uint64_t at = 0;
+  model_shape_format(&s->kind.shape, ',', layers, sizeof layers);
+  buf_printf(&b, CRC_PREFIX "00000000\",\"format\":\"pt\",\"rdzv-trainer\":\"%d\"", CKPT_VERSION);
+  buf_printf(&b, ",\"layers\":\"%s\",\"loss\":\"%s\"", layers, model_loss_words[s->kind.loss]);
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    buf_printf(&b, ",\"%s\":\"%" PRIu64 "\"", numbers[i].key,
+               *(const uint64_t *)(const void *)((const char *)s + numbers[i].at));
+  for (size_t i = 0; i < CKPT_OPTIONS; i++) buf_printf(&b, ",\"%s\":\"%.17g\"", option_names[i], s->kind.options[i]);
+  buf_printf(&b, ",\"last_loss\":\"%.17g\"}", s->last_loss);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) safe_put_tensors(&b, &s->kind.shape, parts[i], &at);
+  buf_putc(&b, '}');
+  if (b.len > CKPT_HEADER - SAFE_LENGTH) abort(); /* the longest one has 11,000 bytes */
+  memset(h, ' ', CKPT_HEADER);
+  le64_put(h, CKPT_HEADER - SAFE_LENGTH);
+  memcpy(h + SAFE_LENGTH, b.data, b.len);
+  buf_finish(&b);
 }
 
 static void add_piece(struct ckpt_bytes *b, const void *data, size_t n) {
@@ -89,21 +88,22 @@ static void add_floats(struct ckpt_bytes *b, const struct ckpt_state *s, const v
   if (n == 0) add_piece(b, floats, (size_t)model_shape_params(&s->kind.shape) * 4);
 }
 
-/* The checksum of the floats is computed once and used twice: behind them, and in the checksum of the whole. */
+/* The checksum of the floats is computed once and used twice: in the header, and in the checksum of the whole. */
 void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   uLong floats = crc32_z(0, NULL, 0);
+  char digits[CRC_DIGITS + 1];
   out->n = 0;
   out->size = 0;
-  encode_header(s, out->head);
+  ckpt_encode_header(s, out->head);
   add_piece(out, out->head, sizeof out->head);
   add_floats(out, s, s->params);
   for (int i = 0; i < COMPUTE_STATES; i++) add_floats(out, s, s->states[i]);
   for (int i = 1; i < out->n; i++) floats = crc32_z(floats, out->pieces[i].data, out->pieces[i].n);
-  uint64_t bytes = out->size - sizeof out->head;
-  le32_put(out->tail, (uint32_t)floats);
-  add_piece(out, out->tail, sizeof out->tail);
-  uLong all = crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)bytes);
-  out->crc = (uint32_t)crc32_z(all, out->tail, sizeof out->tail);
+  z_off_t bytes = (z_off_t)(out->size - sizeof out->head);
+  uLong inner = crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, bytes);
+  snprintf(digits, sizeof digits, "%08" PRIx32, (uint32_t)inner);
+  memcpy(out->head + CRC_AT, digits, CRC_DIGITS);
+  out->crc = (uint32_t)crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, bytes);
 }
 
 void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
@@ -113,57 +113,66 @@ void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
   for (int i = 0; i < b.n; i++) buf_append(out, b.pieces[i].data, b.pieces[i].n);
 }
 
-static int decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
-  const uint8_t *h = data;
-  struct ckpt_state out = {0};
-  if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is truncated within its header");
-  if (memcmp(h, magic, sizeof magic) != 0) return err_set(e, -EBADMSG, "is not a checkpoint of rdzv-trainer");
-  if (le32_get(h + AT_VERSION) != CKPT_VERSION || le32_get(h + AT_HEADER) != CKPT_HEADER)
-    return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d", le32_get(h + AT_VERSION),
-                   CKPT_VERSION);
-  if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
-  uint32_t loss = le32_get(h + AT_LOSS);
-  if (loss > COMPUTE_CROSS_ENTROPY) return err_set(e, -EBADMSG, "has a loss that this trainer does not know");
-  out.kind.loss = (enum compute_loss)loss;
-  struct model_shape *shape = &out.kind.shape;
-  shape->n = le32_get(h + AT_N_WIDTHS);
-  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
-  for (uint32_t i = 0; i < shape->n; i++) {
-    shape->width[i] = le32_get(h + AT_WIDTHS + 4 * i);
-    if (shape->width[i] < 1 || shape->width[i] > MODEL_WIDTH_MAX)
-      return err_set(e, -EBADMSG, "has a layer of invalid width");
+/* false: this is no header of ours, or has values of no sense. */
+static bool read_metadata(const json_t *meta, struct ckpt_state *s) {
+#define WORD(key) json_string_value(json_object_get(meta, key))
+  const char *word = WORD("layers"), *loss = WORD("loss");
+  int kind = 0, kinds = sizeof model_loss_words / sizeof *model_loss_words;
+  if (!word || !loss || model_shape_parse(word, &s->kind.shape, NULL)) return false;
+  while (kind < kinds && strcmp(loss, model_loss_words[kind]) != 0) kind++;
+  if (kind == kinds) return false;
+  s->kind.loss = (enum compute_loss)kind;
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    if (!(word = WORD(numbers[i].key))) return false;
+    *(uint64_t *)(void *)((char *)s + numbers[i].at) = strtoull(word, NULL, 10);
   }
-  if (model_shape_params(shape) > MODEL_PARAMS_MAX) return err_set(e, -EBADMSG, "has too many weights");
-  out.step = le64_get(h + AT_STEP);
-  out.epoch = le64_get(h + AT_EPOCH);
-  out.position = le64_get(h + AT_POSITION);
-  out.counters.updates = le64_get(h + AT_UPDATES);
-  out.counters.skipped = le64_get(h + AT_SKIPPED);
-  out.kind.seed = le64_get(h + AT_SEED);
-  out.kind.samples = le64_get(h + AT_SAMPLES);
-  uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
-  memcpy(&out.last_loss, &loss_bits, 8);
-  bool finite = true;
   for (size_t i = 0; i < CKPT_OPTIONS; i++) {
-    uint64_t bits = le64_get(h + AT_OPTIONS + 8 * i);
-    memcpy(&out.kind.options[i], &bits, 8);
-    finite &= isfinite(out.kind.options[i]) != 0;
+    if (!(word = WORD(option_names[i]))) return false;
+    s->kind.options[i] = strtod(word, NULL);
+    if (!isfinite(s->kind.options[i])) return false;
   }
-  if (out.position >= out.kind.samples || !finite || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
-    return err_set(e, -EBADMSG, "has a header that contradicts itself");
-  *s = out;
-  return 0;
+  if (!(word = WORD("last_loss"))) return false;
+  s->last_loss = strtod(word, NULL);
+  return s->position < s->kind.samples;
+#undef WORD
+}
+
+static int decode_header(const uint8_t *h, struct ckpt_state *s, struct err *e) {
+  uint8_t again[CKPT_HEADER];
+  json_t *json = json_parse_object((const char *)h + SAFE_LENGTH, CKPT_HEADER - SAFE_LENGTH, e);
+  if (!json) return err_wrap(e, "has a damaged header");
+  const json_t *meta = json_object_get(json, "__metadata__");
+  const char *version = json_string_value(json_object_get(meta, "rdzv-trainer"));
+  int rc = 0;
+  if (!version || strtol(version, NULL, 10) != CKPT_VERSION)
+    rc = err_set(e, -EBADMSG, "has format version %.8s; this trainer reads version %d", version ? version : "?",
+                 CKPT_VERSION);
+  bool sense = rc == 0 && read_metadata(meta, s);
+  json_decref(json);
+  if (sense) {
+    ckpt_encode_header(s, again);
+    memcpy(again + CRC_AT, h + CRC_AT, CRC_DIGITS);
+    sense = memcmp(again, h, CKPT_HEADER) == 0;
+  }
+  return rc || sense ? rc : err_set(e, -EBADMSG, "has a header that contradicts itself");
 }
 
 int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   struct ckpt_state out = {0};
-  int rc = decode_header(data, len, &out, e);
+  const uint8_t *h = data, *p = h + CKPT_HEADER;
+  char digits[CRC_DIGITS + 1];
+  if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is truncated within its header");
+  if (le64_get(h) != CKPT_HEADER - SAFE_LENGTH || memcmp(h + SAFE_LENGTH, CRC_PREFIX, sizeof CRC_PREFIX - 1) != 0)
+    return err_set(e, -EBADMSG, "is not a checkpoint of this version of rdzv-trainer");
+  uLong crc = crc32_z(ckpt_crc(h, CRC_AT), (const Bytef *)"00000000", CRC_DIGITS);
+  crc = crc32_z(crc, h + CRC_AT + CRC_DIGITS, len - CRC_AT - CRC_DIGITS);
+  snprintf(digits, sizeof digits, "%08" PRIx32, (uint32_t)crc);
+  if (memcmp(digits, h + CRC_AT, CRC_DIGITS) != 0)
+    return err_set(e, -EBADMSG, "is damaged: its checksum does not match its content");
+  int rc = decode_header(h, &out, e);
   if (rc) return rc;
   if (len != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has %zu bytes instead of %" PRIu64, len, ckpt_size(&out.kind));
-  const uint8_t *p = (const uint8_t *)data + CKPT_HEADER;
-  if (le32_get(p + len - CKPT_HEADER - 4) != ckpt_crc(p, len - CKPT_HEADER - 4))
-    return err_set(e, -EBADMSG, "is damaged: its checksum does not match its content");
   size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
   out.params = p;
   for (int i = 0; i < COMPUTE_STATES; i++) out.states[i] = p + bytes * (size_t)(i + 1);
@@ -187,17 +196,13 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
 }
 
 int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *want, char *text, size_t size) {
-  static const char *const names[] = {
-#define X(name, option) [CKPT_##name] = (option),
-      CKPT_OPTION_LIST(X)
-#undef X
-  };
   struct buf out = BUF_INIT;
   int n = 0;
   for (int i = 0; i < CKPT_OPTIONS; i++) {
     double more = want->options[i] - have->options[i];
     if (!(more < 0 || more > 0)) continue;
-    buf_printf(&out, "%s--%s %.9g there and %.9g here", n++ ? ", " : "", names[i], have->options[i], want->options[i]);
+    buf_printf(&out, "%s--%s %.9g there and %.9g here", n++ ? ", " : "", option_names[i], have->options[i],
+               want->options[i]);
   }
   if (size) snprintf(text, size, "%s", n ? buf_text(&out) : "");
   buf_finish(&out);
@@ -247,7 +252,7 @@ void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {
   buf_printf(out, "rdzv-trainer checkpoint %d\njob %s\ngeneration %" PRIu32 "\nincarnation %s\n", CKPT_VERSION, m->job,
              m->id.generation, m->id.incarnation);
   buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\n", m->id.round, m->id.step, m->origin);
-  buf_printf(out, "state.bin %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
+  buf_printf(out, CKPT_STATE_FILE " %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
   buf_printf(out, "marker crc32 %08" PRIx32 "\n", ckpt_crc(out->data + from, out->len - from));
 }
 
@@ -261,7 +266,7 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
   copy[len] = 0;
   int n = sscanf(copy,
                  "rdzv-trainer checkpoint %9d\njob %131s\ngeneration %9" SCNu32 "\nincarnation %63s\nround %9" SCNu32
-                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
+                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\n" CKPT_STATE_FILE " %19" SCNu64 " bytes crc32 %8" SCNx32,
                  &version, out.job, &out.id.generation, out.id.incarnation, &out.id.round, &out.id.step, &out.origin,
                  &out.size, &out.crc);
   if (n != 9) return false;

@@ -2,14 +2,14 @@
 #ifndef AGENT_TRAINER_CHECKPOINT_CODEC_H
 #define AGENT_TRAINER_CHECKPOINT_CODEC_H
 
-/* The bytes of a checkpoint (state.bin), and of the marker that makes it complete (COMMIT). Pure.
+/* The bytes of a checkpoint (model.safetensors), and of the marker that makes it complete (COMMIT). Pure.
  *
- * state.bin is little-endian: a header of CKPT_HEADER bytes (magic, version, what was trained with which options, how
- * far, and its own CRC-32), the weights and the optimizer's state as floats, and the CRC-32 of those. It does not
- * depend on the number of ranks, the round, the device or the precision. COMMIT names the job and the run that wrote
- * it.
+ * model.safetensors holds the weights, and behind them the optimizer's state with the names of PyTorch's Adam
+ * ("exp_avg.0.weight"). Its metadata has the format's version, what was trained with which options, how far, and a
+ * CRC-32 of the file. It does not depend on the number of ranks, the round, the device or the precision. COMMIT names
+ * the job and the run that wrote it.
  *
- * A trainer reads only its own version. */
+ * A trainer reads only its own version. Weights of another one are read by --init-weights. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +17,9 @@
 #include "agent/trainer/model/model.h"
 #include "common/buf.h"
 
-enum { CKPT_HEADER = 256, CKPT_VERSION = 5, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+enum { CKPT_HEADER = 12288, CKPT_VERSION = 6, CKPT_JOB_MAX = 132, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+
+#define CKPT_STATE_FILE "model.safetensors"
 
 /* Options that decide what the steps after a checkpoint compute. A run with other values resumes from it only on
  * request. The length of a run (--steps, --epochs), files and the device are not among them. */
@@ -59,14 +61,16 @@ struct ckpt_piece {
   const void *data;
   size_t n;
 };
-enum { CKPT_PIECES_MAX = 2 + (1 + COMPUTE_STATES) * MODEL_TENSORS_MAX };
+enum { CKPT_PIECES_MAX = 1 + (1 + COMPUTE_STATES) * MODEL_TENSORS_MAX };
 struct ckpt_bytes {
   struct ckpt_piece pieces[CKPT_PIECES_MAX];
   int n;
   uint64_t size;
   uint32_t crc;
-  uint8_t head[CKPT_HEADER], tail[4];
+  uint8_t head[CKPT_HEADER];
 };
+/* The header alone, with zeros for the digits of the checksum. */
+void ckpt_encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]);
 void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out);
 void ckpt_encode(const struct ckpt_state *s, struct buf *out);
 /* Checks lengths and checksums. -EBADMSG and a message. */
@@ -99,7 +103,7 @@ struct ckpt_marker {
   /* generation of the run that began at step 0; equal for runs that resumed from each other */
   uint32_t origin;
   uint64_t size;
-  uint32_t crc; /* of all of state.bin */
+  uint32_t crc; /* of all of model.safetensors */
 };
 void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out);
 bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m);

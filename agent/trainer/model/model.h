@@ -7,8 +7,8 @@
  * The model is a stack of linear layers with a ReLU between them. Its widths make it an autoencoder or a
  * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. In memory each of these
  * tensors starts at a multiple of 128 bytes, because a device fuses and vectorises only what is aligned. The pads
- * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. --init-weights,
- * --save-weights, checkpoints and checksums have the same order without pads. Behind the gradients the ranks sum
+ * between them are zero and stay zero: no operation writes their gradient, and an update of 0 by 0 is 0. Files
+ * and checksums have the same order without pads. Behind the gradients the ranks sum
  * MODEL_EXTRAS floats in the same collectives. The zeros in front of the extras make it a multiple of a unit, so that
  * ranks can have equal parts. */
 

@@ -59,10 +59,11 @@ static const struct opt table[] = {
                  "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
                  "their samples, as under DDP. So it depends slightly on the number of ranks."),
     TEXT("init-weights", init_weights, "FILE", NULL,
-         .help = "Start with the weights in FILE instead of random ones. FILE holds little-endian floats, layer "
-                 "after layer, weight[out][in], then bias[out]."),
+         .help = "Start with the weights in FILE instead of random ones. FILE is of safetensors, with the names of "
+                 "torch.nn.Sequential: 0.weight, 0.bias, 2.weight and so on, as F32. --save-weights, the "
+                 "model.safetensors of a checkpoint, and PyTorch write such files."),
     TEXT("save-weights", save_weights, "FILE", NULL,
-         .help = "Write the final weights to FILE, in the format of --init-weights."),
+         .help = "Write the final weights to FILE, for --init-weights or PyTorch."),
 
     {.group = "The data"},
     TEXT("data", data, "synthetic:N|FILE", "synthetic:10000",

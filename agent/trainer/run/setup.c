@@ -9,6 +9,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
+#include "agent/trainer/checkpoint/safetensors.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -80,22 +81,42 @@ static void free_model(struct trainer *t) {
   t->opt = NULL;
 }
 
-static int read_weights(const char *path, size_t n, float *out, struct err *e) {
+/* The header of a file of safetensors. *behind: the bytes behind it. */
+static int read_safe_header(FILE *f, struct buf *out, uint64_t *behind, struct err *e) {
+  uint8_t length[SAFE_LENGTH];
   struct stat st;
+  if (fread(length, 1, sizeof length, f) != sizeof length || fstat(fileno(f), &st))
+    return err_set(e, -EINVAL, "ends before its header");
+  uint64_t n = le64_get(length), size = (uint64_t)st.st_size;
+  if (n > SAFE_HEADER_MAX || size < SAFE_LENGTH + n)
+    return err_set(e, -EINVAL, "is not a file of safetensors, with a header of at most %d bytes", SAFE_HEADER_MAX);
+  if (fread(buf_reserve(out, (size_t)n), 1, (size_t)n, f) != n) return err_set(e, -EIO, "cannot be read");
+  buf_commit(out, (size_t)n);
+  *behind = size - SAFE_LENGTH - n;
+  return 0;
+}
+
+static int read_weights(const char *path, const struct model_shape *shape, float *out, struct err *e) {
+  struct buf header = BUF_INIT;
+  struct model_tensor v[MODEL_TENSORS_MAX];
+  uint64_t behind = 0, at[MODEL_TENSORS_MAX];
+  int n = model_shape_tensors(shape, v, NULL);
   FILE *f = fopen(path, "rbe");
   if (!f) return err_sys(e, -errno, "weights %s", path);
-  int rc = 0;
-  if (fstat(fileno(f), &st) == 0 && st.st_size != (off_t)(n * sizeof(float)))
-    rc = err_set(e, -EINVAL, "weights %s: has %lld bytes; %zu weights of --layers need %zu", path,
-                 (long long)st.st_size, n, n * sizeof(float));
-  else if (fread(out, sizeof(float), n, f) != n)
-    rc = err_set(e, -EIO, "weights %s: cannot be read", path);
+  int rc = read_safe_header(f, &header, &behind, e);
+  if (rc == 0) rc = safe_find_weights(buf_text(&header), header.len, behind, shape, at, e);
+  for (int i = 0; i < n && rc == 0; i++)
+    if (fseeko(f, (off_t)(SAFE_LENGTH + header.len + at[i]), SEEK_SET) ||
+        fread(out + v[i].packed, sizeof(float), v[i].n, f) != v[i].n)
+      rc = err_set(e, -EIO, "cannot be read");
   fclose(f);
-  size_t at = 0;
+  buf_finish(&header);
+  size_t bad = 0;
   float value = 0;
-  if (rc || model_weights_finite(out, n, &at, &value)) return rc;
-  return err_set(e, -EINVAL, "weights %s: weight %zu is %g; a run cannot start with a weight that is not finite", path,
-                 at, (double)value);
+  if (rc == 0 && !model_weights_finite(out, (size_t)model_shape_params(shape), &bad, &value))
+    rc = err_set(e, -EINVAL, "has %g as weight %zu; a run cannot start with a weight that is not finite", (double)value,
+                 bad);
+  return rc ? err_wrap(e, "weights %s", path) : 0;
 }
 
 /* The first weights, equal on every rank: from the seed, or from a file that every rank reads. */
@@ -110,7 +131,7 @@ static int first_weights(struct trainer *t, struct err *e) {
   if (!t->o.init_weights)
     model_init_weights(&t->o.shape, (uint64_t)t->o.seed, w);
   else
-    rc = with_exit(t, TRAINER_FILES, read_weights(t->o.init_weights, t->model.n_params, w, e));
+    rc = with_exit(t, TRAINER_FILES, read_weights(t->o.init_weights, &t->o.shape, w, e));
   if (rc == 0) {
     model_unpack(&t->o.shape, w);
     rc = compute_copy(t->c, model_params_span(&t->model), s, e);

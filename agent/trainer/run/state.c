@@ -15,6 +15,7 @@
 
 #include "agent/trainer/run/trainer.h"
 
+#include "agent/trainer/checkpoint/safetensors.h"
 #include "common/buf.h"
 #include "common/system/log.h"
 #include "common/mem.h"
@@ -284,7 +285,11 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
     *crc = ckpt_crc(w, bytes);
     if (t->o.save_weights) {
       wait_log_begin(t->waits, NULL, NULL, "writing --save-weights %s", t->o.save_weights);
-      rc = file_replace(t->o.save_weights, w, bytes, 0666, true);
+      struct buf file = BUF_INIT;
+      safe_put_weights_head(&file, &t->o.shape);
+      buf_append(&file, w, bytes);
+      rc = file_replace(t->o.save_weights, file.data, file.len, 0666, true);
+      buf_finish(&file);
       rc = rc < 0 ? err_sys(e, rc, "weights %s could not be written", t->o.save_weights) : 0;
       with_exit(t, TRAINER_FILES, rc);
       wait_log_end(t->waits);

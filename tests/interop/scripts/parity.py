@@ -16,11 +16,15 @@ import json
 import math
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "rig"))
+import weights  # noqa: E402
 
 LOSSES = {"mse": nn.functional.mse_loss, "rmse": lambda y, t: torch.sqrt(nn.functional.mse_loss(y, t)), "cross-entropy": nn.functional.cross_entropy}
 
@@ -30,7 +34,7 @@ def make_net(case):
     for k, (a, b) in enumerate(zip(widths, widths[1:])):
         parts += [nn.Linear(a, b)] + ([nn.ReLU()] if k + 2 < len(widths) else [])
     net = nn.Sequential(*parts)
-    flat, at = np.fromfile(case["weights"], "<f4"), 0
+    flat, at = np.frombuffer(weights.read(Path(case["weights"])), "<f4"), 0
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(torch.from_numpy(flat[at:at + p.numel()].copy()).view_as(p))

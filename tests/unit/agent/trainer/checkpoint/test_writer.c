@@ -107,7 +107,7 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to) {
     ckpt_owner_format(taker, text);
     unlinkat(to_dir, ".lock", 0);
     if (symlinkat(text, to_dir, ".lock")) abort();
-    snprintf(path, sizeof path, "%s/state.bin", from);
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
     if (unlinkat(from_dir, path, 0) || unlinkat(from_dir, from, AT_REMOVEDIR)) abort();
   }
   return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
