@@ -127,6 +127,16 @@ static void update(enum kernel_type t) {
   if (control->v.updates != 2) exit(3);
 }
 
+static void checksum(void) {
+  uint64_t *out = device(sizeof *out), first;
+  float *x = floats(N, 0.5f);
+  GOOD(kernel_checksum(NULL, x, N, out, scratch));
+  first = *out;
+  GOOD(kernel_checksum(NULL, x, N, out, scratch));
+  if (*out != first || first == 0) exit(3);
+  free(x), free(out);
+}
+
 static void small(void) {
   float *a = floats(100, 1), *b = floats(100, 2);
   uint64_t *counts = device(2 * sizeof *counts), *stamp = device(sizeof *stamp);
@@ -158,6 +168,7 @@ int main(int argc, char **argv) {
     update((enum kernel_type)t);
   }
   rows();
+  checksum();
   race_print();
   return 0;
 }

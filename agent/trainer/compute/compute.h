@@ -73,7 +73,10 @@ struct compute_mark {
   uint64_t n;
 };
 
-enum { COMPUTE_STAMP = 2 }; /* stage elements of a time stamp: a uint64_t in nanoseconds */
+enum {
+  COMPUTE_STAMP = 2,   /* stage elements of a time stamp: a uint64_t in nanoseconds */
+  COMPUTE_CHECKSUM = 2 /* the same of a checksum: a uint64_t */
+};
 
 /* A layer. Behind every layer but the last is a ReLU. */
 struct compute_layer_desc {
@@ -156,6 +159,7 @@ struct compute_ops {
   int (*opt_step)(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e);
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
+  int (*checksum)(struct compute *c, struct span s, struct span out, struct err *e);
   /* Optional: NULL if the device has no such operation. */
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
@@ -174,6 +178,9 @@ struct compute {
   enum compute_precision precision;
   int depth; /* steps that may be queued before the host reads the first one's results; 0: each call is synchronous */
   char device[96]; /* for messages: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu" */
+  /* The same calls on devices of one kind give the same bits: the model and the libraries. 0: not even twice on this
+   * device. */
+  uint64_t kind;
   /* A collective may never finish on this device, so nothing of it can be freed. The process should leave by _exit,
    * because the exit handlers of the device's libraries wait for it. */
   bool held;
@@ -289,6 +296,12 @@ static inline int compute_opt_set(struct compute *c, struct compute_opt *o, cons
   return c->ops->opt_set(c, o, v, e);
 }
 
+/* Writes a checksum of the bits of floats, not of activations, to `out`: COMPUTE_CHECKSUM elements of a stage. Every
+ * device computes the same. */
+static inline int compute_checksum(struct compute *c, struct span s, struct span out, struct err *e) {
+  return c->ops->checksum(c, s, out, e);
+}
+
 /* Keeps a data set on the device. -ENOTSUP: this device keeps none. -ENOMEM: the data set is too large
  * (COMPUTE_ROWS_SHARE). Waits, and does not read the pixels afterwards. */
 int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
@@ -338,6 +351,12 @@ static inline void compute_graph_destroy(struct compute *c, struct compute_graph
 #else
 #define COMPUTE_DEVICE
 #endif
+
+/* The part of element i in a checksum, which is the sum of all parts, modulo 2^64. The factor is odd, so a single flipped
+ * bit always changes the sum, and depends on i, so the order matters. */
+COMPUTE_DEVICE static inline uint64_t compute_checksum_part(uint32_t bits, uint32_t i) {
+  return (uint64_t)bits * (i * 0x9e3779b2u | 1u);
+}
 
 /* The factors of one update: the mean m becomes b1 m + c1 g, the mean square v b2 v + c2 g g, and a weight loses
  * rate m / (root sqrt(v) + eps). */

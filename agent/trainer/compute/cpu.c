@@ -30,10 +30,12 @@
 
 #include "agent/trainer/compute/loops.h"
 #include "common/mem.h"
+#include "common/siphash.h"
 
 #include <cblas.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -79,6 +81,8 @@ struct compute_layer {
 /* Only OpenBLAS has it; other cblas libraries read the environment. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
 extern int openblas_get_num_threads(void) __attribute__((weak));
+extern char *openblas_get_config(void) __attribute__((weak));
+extern char *openblas_get_corename(void) __attribute__((weak));
 
 static void cpu_destroy(struct compute *c) {
   struct compute_cpu *cpu = (struct compute_cpu *)c;
@@ -377,6 +381,12 @@ static int cpu_opt_set(struct compute *c, struct compute_opt *o, const struct co
   return 0;
 }
 
+static int cpu_checksum(struct compute *c, struct span s, struct span out, struct err *e) {
+  uint64_t sum = loops_checksum(floats_at(s), s.n);
+  memcpy(floats_at(out), &sum, sizeof sum);
+  return 0;
+}
+
 static const struct compute_ops cpu_ops = {
     .name = "cpu",
     .destroy = cpu_destroy,
@@ -398,7 +408,17 @@ static const struct compute_ops cpu_ops = {
     .opt_step = cpu_opt_step,
     .opt_read = cpu_opt_read,
     .opt_set = cpu_opt_set,
+    .checksum = cpu_checksum,
 };
+
+/* OpenBLAS's version, the kernels that it chose for this CPU, and its threads: they decide the order of its sums. */
+static uint64_t cpu_kind(void) {
+  char text[256];
+  snprintf(text, sizeof text, "%s %s %d", openblas_get_config ? openblas_get_config() : "cblas",
+           openblas_get_corename ? openblas_get_corename() : "",
+           openblas_get_num_threads ? openblas_get_num_threads() : 0);
+  return siphash(&(struct siphash_key){0}, text, strlen(text)) | 1;
+}
 
 struct compute *compute_cpu_create(enum compute_precision precision) {
   if (openblas_set_num_threads && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS"))
@@ -408,7 +428,7 @@ struct compute *compute_cpu_create(enum compute_precision precision) {
 #endif
   struct compute_cpu *cpu = xcalloc(1, sizeof *cpu);
   cpu->cuts = !openblas_get_num_threads || openblas_get_num_threads() == 1;
-  cpu->base = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu"};
+  cpu->base = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu", .kind = cpu_kind()};
   return &cpu->base;
 }
 

@@ -53,12 +53,23 @@ WIDE_BODY void adam_of(const struct compute_factors *from, float *restrict p, fl
   }
 }
 
+WIDE_BODY uint64_t checksum_of(const float *p, size_t n) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < n; i++) {
+    uint32_t bits;
+    memcpy(&bits, p + i, sizeof bits);
+    sum += compute_checksum_part(bits, (uint32_t)i);
+  }
+  return sum;
+}
+
 WIDE_BODY double squares_alone(const float *p, size_t n) {
   return squares_of(p, NULL, n);
 }
 
 WIDE(double, loops_sum_squares, (const float *p, size_t n), (p, n), squares_alone)
 WIDE(double, loops_sum_squared_differences, (const float *a, const float *b, size_t n), (a, b, n), squares_of)
+WIDE(uint64_t, loops_checksum, (const float *p, size_t n), (p, n), checksum_of)
 WIDE(void, loops_scale_differences, (float *out, const float *a, const float *b, float by, size_t n),
      (out, a, b, by, n), differences_of)
 WIDE(void, loops_add, (float *to, const float *what, size_t n), (to, what, n), add_of)

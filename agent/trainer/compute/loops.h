@@ -26,6 +26,7 @@ double loops_sum_squares(const float *p, size_t n);
 double loops_sum_squared_differences(const float *a, const float *b, size_t n);
 void loops_scale_differences(float *out, const float *a, const float *b, float by, size_t n); /* by * (a - b) */
 void loops_add(float *to, const float *what, size_t n);
+uint64_t loops_checksum(const float *p, size_t n); /* compute_checksum_part */
 /* No two of the arrays overlap. */
 void loops_adam(const struct compute_factors *f, float *p, float *m, float *v, const float *g, size_t n);
 

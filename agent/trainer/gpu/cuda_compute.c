@@ -28,6 +28,7 @@
 #include "agent/trainer/gpu/cuda_compute.h"
 
 #include "common/mem.h"
+#include "common/siphash.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -110,6 +111,13 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
   }
   if (rc != cudaSuccess) return explain_no_device(rc, e);
   u->sm = p.major * 10 + p.minor;
+  if (cfg->deterministic) {
+    int runtime = 0;
+    char kind[sizeof p.name + 64];
+    (void)cudaRuntimeGetVersion(&runtime);
+    snprintf(kind, sizeof kind, "%s %d %d %zu", p.name, u->sm, runtime, cublasLtGetVersion());
+    u->base.kind = siphash(&(struct siphash_key){0}, kind, strlen(kind)) | 1;
+  }
   const unsigned char *b = (const unsigned char *)p.uuid.bytes;
   snprintf(u->base.device, sizeof u->base.device,
            "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p.name, b[0],
@@ -270,6 +278,7 @@ static const struct compute_ops cuda_ops = {
     .opt_step = cuda_opt_step,
     .opt_read = cuda_opt_read,
     .opt_set = cuda_opt_set,
+    .checksum = cuda_opt_checksum,
     .rows_create = cuda_rows_create,
     .rows_destroy = cuda_rows_destroy,
     .rows_gather = cuda_rows_gather,

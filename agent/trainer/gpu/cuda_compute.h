@@ -109,6 +109,7 @@ struct compute_buf *cuda_opt_state(struct compute_opt *o, int i);
 int cuda_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *update, struct err *e);
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
+int cuda_opt_checksum(struct compute *c, struct span s, struct span out, struct err *e);
 
 /* The module's compute_create. */
 int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *e);

@@ -27,11 +27,17 @@ extern "C" {
 
 enum { KERNEL_PARTIALS = 1024, KERNEL_THREADS = 256 };
 
+/* A block's part of a sum. */
+union kernel_partial {
+  double sum;
+  uint64_t word;
+};
+
 /* Zero at first. */
 struct kernel_scratch {
-  double partials[KERNEL_PARTIALS]; /* of each block */
-  double factor;                    /* from one kernel of a loss to the next */
-  unsigned arrived;                 /* blocks of the running kernel that have written their part; 0 between kernels */
+  union kernel_partial partials[KERNEL_PARTIALS]; /* of each block */
+  double factor;                                  /* from one kernel of a loss to the next */
+  unsigned arrived; /* blocks of the running kernel that have written their part; 0 between kernels */
 };
 
 /* Representation of values in memory. */
@@ -110,6 +116,9 @@ int kernel_decide(cudaStream_t stream, const struct kernel_decide *k, struct ker
 /* The last kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);
+
+/* Writes the checksum of n floats to `out`, in mapped host memory. */
+int kernel_checksum(cudaStream_t stream, const float *from, size_t n, uint64_t *out, struct kernel_scratch *scratch);
 
 /* Copies a few floats, in mapped host memory or on the device, then writes the device's clock in nanoseconds. */
 struct kernel_copy_and_stamp {

@@ -19,7 +19,7 @@ enum { FEW_COLS = 256, FEW_THREADS = 32 };
 /* Every thread of every block calls it, with the sum of its block in thread 0. n: the divisor of the whole sum. */
 __device__ static void finish_loss(const struct kernel_loss *l, double n, double part, struct kernel_scratch *scratch) {
   if (!is_last_block(scratch, part)) return;
-  double sum = total(scratch);
+  double sum = total<double>(scratch);
   if (threadIdx.x > 0) return;
   const struct compute_loss_desc *d = &l->d;
   double mean = n > 0 ? sum / n : 0.0, value = d->kind == COMPUTE_RMSE ? sqrt(mean) : mean;

@@ -7,7 +7,9 @@
  *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
  *             nothing if `decide` said no.
  *
- * The host takes no part, so steps can be queued ahead of their results. */
+ * The host takes no part, so steps can be queued ahead of their results.
+ *
+ * A checksum of weights, their state or gradients is one more kernel, and its sums are of integers. */
 
 #include "agent/trainer/gpu/launch.cuh"
 
@@ -30,7 +32,7 @@ __device__ static void write_counters(const struct compute_opt_counters *v, void
 
 __global__ void decide_kernel(struct kernel_decide k, size_t quads, struct kernel_scratch *scratch) {
   if (!is_last_block(scratch, block_sum(squares_of_thread(k.grad, quads, k.d.n)))) return;
-  double sum = total(scratch);
+  double sum = total<double>(scratch);
   if (threadIdx.x > 0) return;
   struct kernel_control *c = k.control;
   c->go = 0.0f;
@@ -88,6 +90,19 @@ static int update(cudaStream_t stream, const struct kernel_control *control, con
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
   if (u->n == 0) return 0;
   return BY_TYPE(u->type, update<T>(stream, control, u));
+}
+
+__global__ void checksum_kernel(const float *from, size_t n, uint64_t *out, struct kernel_scratch *scratch) {
+  uint64_t sum = 0;
+  for (size_t i = first_item(); i < n; i += item_stride())
+    sum += compute_checksum_part(__float_as_uint(from[i]), (uint32_t)i);
+  if (!is_last_block(scratch, block_sum(sum))) return;
+  sum = total<uint64_t>(scratch);
+  if (threadIdx.x == 0) *(volatile uint64_t *)out = sum;
+}
+
+int kernel_checksum(cudaStream_t stream, const float *from, size_t n, uint64_t *out, struct kernel_scratch *scratch) {
+  return LAUNCH(checksum_kernel, blocks_for(n), KERNEL_THREADS, stream, from, n, out, scratch);
 }
 
 __global__ void control_set_kernel(struct kernel_control *control, struct compute_opt_counters v) {

@@ -73,17 +73,31 @@ static inline bool aligned(const void *p, size_t value_size) {
 
 /* The sum over the block, in one fixed order. Every thread of the block calls it. The block size is a power of two, up
  * to KERNEL_THREADS. */
-__device__ static inline double block_sum(double x) {
-  __shared__ double sums[KERNEL_THREADS];
+template <typename S> __device__ static inline S block_sum(S x) {
+  __shared__ S sums[KERNEL_THREADS];
   sums[threadIdx.x] = x;
   __syncthreads();
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     __syncthreads();
   }
-  double all = sums[0];
+  S all = sums[0];
   __syncthreads(); /* before the next call writes there */
   return all;
+}
+
+/* A part of a sum in either form. */
+__device__ static inline void put_part(union kernel_partial *at, double x) {
+  at->sum = x;
+}
+__device__ static inline void put_part(union kernel_partial *at, uint64_t x) {
+  at->word = x;
+}
+__device__ static inline void get_part(const volatile union kernel_partial *at, double *x) {
+  *x = at->sum;
+}
+__device__ static inline void get_part(const volatile union kernel_partial *at, uint64_t *x) {
+  *x = at->word;
 }
 
 /* Writes this block's part of a sum, `part` of thread 0. True in one block of the grid: all parts are written, and
@@ -91,10 +105,10 @@ __device__ static inline double block_sum(double x) {
  *
  * The fence before the count publishes this block's part, and the one behind it makes the others' visible. The count
  * returns to 0 with the last block. */
-__device__ static inline bool is_last_block(struct kernel_scratch *s, double part) {
+template <typename S> __device__ static inline bool is_last_block(struct kernel_scratch *s, S part) {
   __shared__ bool last;
   if (threadIdx.x == 0) {
-    s->partials[blockIdx.x] = part;
+    put_part(s->partials + blockIdx.x, part);
     __threadfence();
     last = atomicInc(&s->arrived, gridDim.x - 1) == gridDim.x - 1;
     __threadfence();
@@ -104,9 +118,12 @@ __device__ static inline bool is_last_block(struct kernel_scratch *s, double par
 }
 
 /* The sum of all parts, in one fixed order. Every thread of the last block calls it. */
-__device__ static inline double total(const struct kernel_scratch *s) {
-  double sum = 0;
-  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) sum += *(const volatile double *)(s->partials + i);
+template <typename S> __device__ static inline S total(const struct kernel_scratch *s) {
+  S sum = 0, part;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
+    get_part(s->partials + i, &part);
+    sum += part;
+  }
   return block_sum(sum);
 }
 

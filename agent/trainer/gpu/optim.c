@@ -100,3 +100,10 @@ int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, s
 int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e) {
   return cuda_launched(c, kernel_control_set(cuda_of(c)->stream, o->control, *v), "setting counters", e);
 }
+
+int cuda_opt_checksum(struct compute *c, struct span s, struct span out, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  if (s.buf->type != KERNEL_F32 || out.buf->use != COMPUTE_STAGE || out.n != COMPUTE_CHECKSUM || out.at % 2 != 0)
+    return err_set(e, -EINVAL, "a checksum of a buffer of the wrong use");
+  return cuda_launched(c, kernel_checksum(u->stream, cuda_at(s), s.n, cuda_at(out), u->scratch), "a checksum", e);
+}

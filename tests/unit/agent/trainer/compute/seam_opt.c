@@ -265,3 +265,29 @@ UNIT_TEST(test_an_infinite_bad_blocks_an_update) {
     bench_close(&b);
   }
 }
+
+/* The CPU's loop is the reference; a start at any float, and no float at all. */
+UNIT_TEST(test_checksums) {
+  static const size_t sizes[] = {0, 1, 5, 1000, 300001};
+  for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    struct field f;
+    struct err e = ERR_INIT;
+    struct compute_buf *stage;
+    uint64_t want = 0, got = 1;
+    field_make(&f, COMPUTE_GRAD, sizes[k], k % 2);
+    field_random(&f, 1);
+    for (size_t i = 0; i < sizes[k]; i++) {
+      uint32_t bits;
+      memcpy(&bits, f.v + i, sizeof bits);
+      want += compute_checksum_part(bits, (uint32_t)i);
+    }
+    good(compute_alloc(seam.c, COMPUTE_STAGE, 2 * COMPUTE_CHECKSUM, &stage, &e), &e);
+    struct span out = {stage, COMPUTE_CHECKSUM, COMPUTE_CHECKSUM};
+    good(compute_checksum(seam.c, f.s, out, &e), &e);
+    device_idle();
+    memcpy(&got, compute_host(seam.c, out), sizeof got);
+    assert_true(got == want);
+    compute_free(seam.c, stage);
+    field_drop(&f);
+  }
+}

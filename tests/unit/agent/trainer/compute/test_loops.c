@@ -60,6 +60,31 @@ UNIT_TEST(test_sums) {
   for (int i = 0; i < N; i++) assert_true(fabsf(0.5f * (x[i] - 2.0f * y[i]) - z[i]) < 1e-6f);
 }
 
+UNIT_TEST(test_a_checksum_sees_each_flipped_bit) {
+  static float x[N];
+  fill(x, N, 1);
+  uint64_t want = 0;
+  for (int i = 0; i < N; i++) {
+    uint32_t bits;
+    memcpy(&bits, &x[i], sizeof bits);
+    want += compute_checksum_part(bits, (uint32_t)i);
+  }
+  assert_true(loops_checksum(x, N) == want);
+  for (int k = 0; k < 32 * N; k += 7) {
+    uint32_t bits;
+    memcpy(&bits, &x[k / 32], sizeof bits);
+    bits ^= 1u << (k % 32);
+    memcpy(&x[k / 32], &bits, sizeof bits);
+    assert_true(loops_checksum(x, N) != want);
+    bits ^= 1u << (k % 32);
+    memcpy(&x[k / 32], &bits, sizeof bits);
+  }
+  float first = x[0];
+  x[0] = x[1];
+  x[1] = first;
+  assert_true(loops_checksum(x, N) != want);
+}
+
 enum { BF16_INFINITY = 0x7f80 };
 
 static float float_of_bits(uint32_t u) {
