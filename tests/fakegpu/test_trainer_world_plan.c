@@ -21,10 +21,10 @@ const char *event_name(enum event_kind kind) {
 /* Small, with an epoch that ends in the middle of a run, and a last batch in which some ranks have no sample. */
 static const char *const variants[VARIANTS][24] = {
     {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
-    {"--device", "cuda", "--layers", "12,9,12", "--lr", "0.01", "--precision", "bf16"},
+    {"--device", "cuda", "--layers", "12,9,12", "--lr", "0.01", "--precision", "bf16", "--verify-every", "3"},
     {"--device", "cuda", "--layers", "12,7,12", "--lr", "0.003", "--loss", "rmse"},
-    {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--deterministic"},
-    {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002"},
+    {"--device", "cuda", "--layers", "12,8,12", "--lr", "0.003", "--deterministic", "--verify-every", "3"},
+    {"--device", "cpu", "--layers", "12,8,12", "--lr", "0.003", "--bucket-cap-mb", "0.0002", "--verify-every", "2"},
 };
 
 const char *const *variant_options(int variant) {

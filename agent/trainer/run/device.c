@@ -176,16 +176,23 @@ void trainer_log_device(const struct trainer *t) {
   if (t->no_cuda.code) log_warn("computing on %s because CUDA is not available: %s", t->c->device, t->no_cuda.text);
 }
 
-/* All ranks must use one kind of device and one precision. */
+/* All ranks must use one kind of device and one precision. If --verify-every compares gradients, the devices must be
+ * alike too. */
 static int compare_devices(struct trainer *t, struct err *e) {
   struct kind {
+    uint64_t kind, verify_every;
     unsigned char device, precision;
-  } mine = {t->gpu ? DEVICE_CUDA : DEVICE_CPU, (unsigned char)t->c->precision};
+  } mine = {t->c->kind, (uint64_t)t->o.verify_every, t->gpu ? DEVICE_CUDA : DEVICE_CPU, (unsigned char)t->c->precision};
   static const char *const names[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
   struct kind *all = xcalloc((size_t)t->world, sizeof *all);
   int rc = trainer_exchange(t, "trainer/device", &mine, sizeof mine, all, e);
-  for (int r = 0; r < t->world && rc == 0; r++)
-    if (all[r].device != mine.device || all[r].precision != mine.precision) {
+  t->verify = (struct verifying){.stage = t->verify.stage, .unlike = -1};
+  for (int r = 0; r < t->world && rc == 0; r++) {
+    if (all[r].kind != mine.kind && t->verify.unlike < 0) t->verify.unlike = r;
+    if (all[r].verify_every != mine.verify_every)
+      rc = err_set(e, -EINVAL, "rank %d has --verify-every %llu, but rank %d has %llu; give all ranks the same", r,
+                   (unsigned long long)all[r].verify_every, t->rank, (unsigned long long)mine.verify_every);
+    else if (all[r].device != mine.device || all[r].precision != mine.precision) {
       const char *theirs = all[r].precision <= COMPUTE_BF16 ? trainer_precision_words[all[r].precision] : "?";
       rc = err_set(e, -EINVAL,
                    "rank %d computes on %s in %s, but rank %d on %s in %s; all ranks must use the same: give --device "
@@ -193,6 +200,8 @@ static int compare_devices(struct trainer *t, struct err *e) {
                    r, names[all[r].device == DEVICE_CUDA ? DEVICE_CUDA : DEVICE_CPU], theirs, t->rank,
                    names[mine.device], trainer_precision_words[t->c->precision]);
     }
+  }
+  if (rc == 0 && t->o.bench.kind == BENCH_NONE) trainer_verify_begin(t);
   free(all);
   return rc == -EINVAL ? with_exit(t, TRAINER_USAGE, rc) : rc;
 }
@@ -256,6 +265,7 @@ int trainer_join_ranks(struct trainer *t, struct err *e) {
   if (t->coll) return 0;
   if (t->world == 1 && !(t->gpu && bench)) {
     t->coll = coll_local_create();
+    if (!bench) trainer_verify_begin(t);
     return 0;
   }
   int rc = t->world > 1 ? compare_devices(t, e) : 0;

@@ -103,6 +103,11 @@ static const struct opt table[] = {
     NUMBER(INT, "max-skipped", max_skipped, "N", "20", 0, 1e9,
            .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
                    "run."),
+    NUMBER(INT, "verify-every", verify_every, "N", "0", 0, 1e9, .brief = "Look for silent corruption every N steps.",
+           .help = "Every N steps, look for silent corruption. All ranks compare checksums of weights and optimizer "
+                   "state, also before a checkpoint. Each rank repeats another rank's gradients and compares their "
+                   "bits; on GPUs that needs --deterministic. The wrong rank exits with 17. 0: never. All ranks need "
+                   "the same value."),
     NUMBER(FLOAT, "throttle", throttle, "X", "0", 0, 1e6,
            .help = "At most X steps per second, for demonstrations and drills. 0: no limit."),
 
@@ -139,7 +144,7 @@ static const struct opt table[] = {
            .help = "Interval at which rank 0 logs its progress, and what a long wait waits for. 0: never."),
     TEXT("metrics", metrics, "FILE", NULL,
          .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, "
-                 "checkpoint, recover, stop, end; bench, bench_end."),
+                 "checkpoint, recover, verify, stop, end; bench, bench_end."),
     NUMBER(INT, "metrics-every", metrics_every, "STEPS", "1", 1, 1e9,
            .help = "Steps between two step lines of --metrics."),
 

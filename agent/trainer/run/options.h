@@ -12,6 +12,8 @@
  * code, so these numbers differ from those of common/exit_codes.h, or mean the same. */
 #define TRAINER_EXIT_LIST(X)                                                                                           \
   X(DONE, 0, "trained to the end")                                                                                     \
+  X(ELSEWHERE, 16, "--verify-every: ranks differ and no third can decide; run this one on another host")               \
+  X(RESULT, 17, "--verify-every: this rank's result is wrong, as two others have shown")                               \
   X(USAGE, 64, "bad option, value or environment variable")                                                            \
   X(DATA, 65, "data or a checkpoint cannot be read or does not fit, or --checkpoint-dir is in use")                    \
   X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                                  \
@@ -42,7 +44,7 @@ struct trainer_opts {
   const char *init_weights, *save_weights;
   const char *data, *labels;
   double scale;
-  int64_t batch, epochs, steps, seed, max_skipped;
+  int64_t batch, epochs, steps, seed, max_skipped, verify_every;
   enum device_kind device;
   enum compute_precision precision;
   bool deterministic;

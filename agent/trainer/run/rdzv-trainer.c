@@ -90,6 +90,17 @@ static int run_trainer(struct trainer *t, struct err *e) {
   return rc;
 }
 
+/* The verdict of --verify-every for the agent, as PyTorch's @record would write it. The text is this program's own, and
+ * has nothing that JSON escapes. */
+static void write_error_file(const char *text) {
+  const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+  FILE *f = path && *path ? fopen(path, "we") : NULL;
+  if (!f) return;
+  fprintf(f, "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"timestamp\": \"%lld\"}}}\n", text,
+          (long long)time(NULL));
+  if (fclose(f)) log_warn("the error file %s could not be written", path);
+}
+
 int main(int argc, char **argv) {
   struct trainer t = {.sigterm = &sigterm, .exit = TRAINER_SYSTEM};
   struct err e = ERR_INIT;
@@ -121,8 +132,10 @@ int main(int argc, char **argv) {
   if (failed) {
     bool echo = t.exit == TRAINER_LOST && t.coll && (t.coll->lost >= 0 || e.code == -ECONNABORTED);
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
-    /* All ranks come to these two ends by themselves, at the same place. */
-    if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);
+    bool corrupt = t.exit == TRAINER_RESULT || t.exit == TRAINER_ELSEWHERE;
+    if (corrupt) write_error_file(e.text);
+    /* All ranks come to these ends by themselves, at the same place. */
+    if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED && !corrupt) coll_abort(t.coll, e.text);
     if (echo) { /* SIGTERM may be pending or arrive now; it is delivered only during the wait */
       sigset_t term, before;
       struct timespec ts = {.tv_nsec = ECHO_MS * 1000000};

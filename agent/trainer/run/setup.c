@@ -238,6 +238,7 @@ bool trainer_teardown(struct trainer *t) {
   if (t->c) {
     compute_free(t->c, t->bench_data);
     compute_free(t->c, t->bench_stage);
+    compute_free(t->c, t->verify.stage);
   }
   free_model(t);
   compute_rows_destroy(t->c, t->rows);

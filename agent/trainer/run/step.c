@@ -148,15 +148,16 @@ static size_t bucket_size(const struct trainer *t) {
 }
 
 /* Called by model_backward: gradients from `at` on are ready. */
-static int reduce_bucket(void *ctx, size_t at, struct err *e) {
-  struct trainer *t = ctx;
+int trainer_reduce_bucket(void *trainer, size_t at, struct err *e) {
+  struct trainer *t = trainer;
   if (at > 0 && t->bucket_end - at < bucket_size(t)) return with_coll_exit(t, coll_progress(t->coll, e));
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
   return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
+int trainer_enqueue_gradients(struct trainer *t, struct slot *s, const struct sampler_share *g, model_ready_fn ready,
+                              struct err *e) {
   size_t rows = (size_t)g->count, dim = t->data.dim;
   struct span classes = span_of(t->model.target, 0, rows), stage = in_stage(t, s, 0, rows);
   struct span input = span_of(t->model.act[0], 0, rows * dim);
@@ -175,11 +176,14 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
   if (rc == 0) rc = model_forward(&t->model, rows, e);
   if (rc == 0) rc = model_loss(&t->model, &loss, t->o.loss == COMPUTE_CROSS_ENTROPY ? classes : input, rows, e);
   size_t part = t->world > 1 ? bucket_size(t) : 0;
-  if (rc == 0) rc = model_backward(&t->model, rows, part, reduce_bucket, t, e);
+  return rc ? rc : model_backward(&t->model, rows, part, ready, t, e);
+}
 
+int trainer_enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
   /* On a CPU this wait is the part that the backward pass did not hide. */
   uint64_t from = trainer_now_us();
-  if (rc == 0 && t->world > 1) rc = put_stamp(t, s, STAMP_BACKWARD, e);
+  int rc = 0;
+  if (t->world > 1) rc = put_stamp(t, s, STAMP_BACKWARD, e);
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = with_coll_exit(t, coll_wait(t->coll, t->tickets[i], e));
   s->exposed_us = trainer_now_us() - from;
   if (rc == 0 && t->world > 1) rc = put_stamp(t, s, STAMP_SUMMED, e);
@@ -195,15 +199,16 @@ int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler
                                      model_extra_span(&t->model, 0, MODEL_EXTRAS), stamp(s, STAMP_END), e);
 }
 
+int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e) {
+  int rc = trainer_enqueue_gradients(t, s, g, trainer_reduce_bucket, e);
+  return rc ? rc : trainer_enqueue_update(t, s, e);
+}
+
 /* In order. -------------------------------------------------------------------------------------------------------- */
 
-int trainer_queue_step(struct trainer *t, struct err *e) {
-  struct sampler_share g = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
-  struct slot *s = slots_next(&t->slots);
-  t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
-  s->begun_us = trainer_now_us();
-  for (size_t r = 0; r < (size_t)g.count; r++) {
-    uint64_t sample = permutation_at(&t->perm, g.first + r);
+void trainer_fill_input(struct trainer *t, struct slot *s, const struct sampler_share *g) {
+  for (size_t r = 0; r < (size_t)g->count; r++) {
+    uint64_t sample = permutation_at(&t->perm, g->first + r);
     float *at = compute_host(t->c, in_stage(t, s, r, 1));
     if (t->rows)
       memcpy(at, &sample, sizeof sample);
@@ -211,13 +216,22 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
       dataset_sample(&t->data, sample, at);
     if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
   }
+}
+
+int trainer_queue_step(struct trainer *t, struct err *e) {
+  struct sampler_share g = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
+  struct slot *s = slots_next(&t->slots);
+  t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
+  s->begun_us = trainer_now_us();
+  trainer_fill_input(t, s, &g);
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
   uint64_t from = trainer_now_us();
-  int rc = trainer_launch_captured(t, s, &g, e);
-  bool launched = rc == 0;
+  bool verified = t->verify.gradients && trainer_verify_due(t);
+  int rc = verified ? trainer_enqueue_verified_step(t, s, e) : trainer_launch_captured(t, s, &g, e);
+  bool launched = rc == 0 && !verified;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
@@ -397,9 +411,20 @@ static int drain(struct trainer *t, struct err *e) {
   return rc;
 }
 
+/* A checkpoint has only state that all ranks agree on. */
+static int verify_saved(struct trainer *t, struct err *e) {
+  return t->o.checkpoint_dir ? trainer_verify_state(t, e) : 0;
+}
+
+static int begin_save(struct trainer *t, struct err *e) {
+  int rc = verify_saved(t, e);
+  return rc ? rc : trainer_save_begin(t, e);
+}
+
 /* Some rank was asked for a checkpoint, and all ranks are here. Rank 0 writes it, and all report it. */
 static int save_as_asked(struct trainer *t, struct err *e) {
   int rc = drain(t, e);
+  if (rc == 0) rc = verify_saved(t, e);
   if (rc == 0) rc = trainer_save_now(t, true, e);
   if (rc) return rc;
   t->checkpoint = t->clock = false;
@@ -419,15 +444,20 @@ int trainer_loop(struct trainer *t, struct err *e) {
   while (t->queued.step < t->last_step && !t->stop && rc == 0) {
     throttle(t);
     rc = trainer_asked_to_leave(t, e);
+    if (rc == 0 && trainer_verify_due(t)) {
+      rc = drain(t, e);
+      if (rc == 0) rc = trainer_verify_state(t, e);
+    }
     if (rc == 0) rc = trainer_queue_step(t, e);
-    if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
+    if (rc == 0 && every && t->queued.step % every == 0) rc = begin_save(t, e);
     if (rc == 0 && slots_full(&t->slots)) rc = read_and_report(t, e);
-    if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
+    if (rc == 0 && t->clock) rc = begin_save(t, e);
     t->clock = false;
     if (rc == 0) rc = trainer_save_poll(t, e);
     if (rc == 0 && t->checkpoint) rc = save_as_asked(t, e);
   }
   if (rc == 0) rc = drain(t, e);
+  if (rc == 0 && !t->checkpoint) rc = verify_saved(t, e);
   if (rc) return rc;
   return t->checkpoint ? save_as_asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
 }

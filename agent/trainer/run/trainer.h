@@ -84,6 +84,16 @@ struct saving {
   uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
+/* --verify-every, in this round (verify.c). */
+struct verifying {
+  struct compute_buf *stage;       /* of the checksums */
+  int unlike;                      /* a rank with a device of another kind; -1: none */
+  bool gradients;                  /* they are compared too */
+  uint64_t equal_at;               /* the last step behind which all ranks had the same state; 0: none yet */
+  size_t buckets[MODEL_READY_MAX]; /* where those of the last gradients begin */
+  int n_buckets;
+};
+
 /* Whether the calls of a step become a graph (capture.c). */
 enum trainer_captures { CAPTURE_NEVER, CAPTURE_UNTRIED, CAPTURE_AGREED };
 
@@ -137,6 +147,8 @@ struct trainer {
   bool has_state; /* resumed, or agreed with the others */
   bool behind;    /* while they agree: this rank needs another rank's state */
 
+  struct verifying verify;
+
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   /* Reports (report.c). */
@@ -186,6 +198,14 @@ void trainer_log_device(const struct trainer *t);
 int trainer_loop(struct trainer *t, struct err *e);
 /* Queues the next step; there must be a free slot. */
 int trainer_queue_step(struct trainer *t, struct err *e);
+/* A share's input to the stages of a slot. */
+void trainer_fill_input(struct trainer *t, struct slot *s, const struct sampler_share *g);
+/* The parts of a step. First a share's gradients; ready: see model_backward. Then their sums, which trainer_reduce_bucket
+ * has begun, and the update. */
+int trainer_enqueue_gradients(struct trainer *t, struct slot *s, const struct sampler_share *g, model_ready_fn ready,
+                              struct err *e);
+int trainer_reduce_bucket(void *trainer, size_t at, struct err *e); /* a model_ready_fn */
+int trainer_enqueue_update(struct trainer *t, struct slot *s, struct err *e);
 /* Queues the operations of a step, from stages to stages: the same calls for every step of this shape in this slot. */
 int trainer_enqueue_step(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 /* Reads the oldest queued step; there must be one. */
@@ -215,6 +235,15 @@ int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls,
                     struct err *why);
 /* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
+
+/* verify.c: --verify-every. All ranks call these at the same step. A rank that is wrong fails with TRAINER_RESULT, the
+ * others fail as if they had lost it. */
+void trainer_verify_begin(struct trainer *t);     /* of a round */
+bool trainer_verify_due(const struct trainer *t); /* before the next step that is queued */
+/* Compares the state behind the queued steps. Does nothing without --verify-every. */
+int trainer_verify_state(struct trainer *t, struct err *e);
+/* Like trainer_enqueue_step, but compares this rank's gradients before they are summed. Waits. */
+int trainer_enqueue_verified_step(struct trainer *t, struct slot *s, struct err *e);
 
 /* state.c: finds the checkpoint to resume from, and gives it to all ranks. */
 int trainer_resume(struct trainer *t, struct err *e);

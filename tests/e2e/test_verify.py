@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rdzv-trainer --verify-every: bits are flipped in one rank (flip.c), found within N steps, and blamed on that rank."""
+
+import json
+import random
+import re
+
+import pytest
+
+from harness import BUILD, SANITIZED
+from trainer_world import SMALL, Run, metrics, train
+
+FLIP = BUILD / "tests/e2e/flip.so"
+PRODUCTS = 2  # of one kind in the gradients of one share: a model of two layers
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer wants to be the first library that is loaded")
+
+
+def flip(what, at, rank=2, once=False):
+    env = {"LD_PRELOAD": str(FLIP), "FLIP_RANK": str(rank), "FLIP_AT": str(at), "FLIP_WHAT": what}
+    return {**env, "FLIP_ONCE": "1"} if once else env
+
+
+def step_of(at, every):
+    """The step in which a rank makes its at'th product of a kind: every Nth step repeats another rank's gradients first."""
+    step = 0
+    while at > 0:
+        step += 1
+        at -= PRODUCTS * (2 if step % every == 0 else 1)
+    return step
+
+
+def check_blamed(codes, errs, rank, what):
+    """The step of the check that found it."""
+    assert codes == [17 if r == rank else 82 for r in range(len(codes))], (codes, errs)
+    found = {int(m) for e in errs for m in re.findall(rf"rank {rank} has wrong {what} at step (\d+)", e)}
+    assert len(found) == 1, errs
+    assert all(f"rank {rank} has wrong {what}" in e for e in errs), errs
+    return found.pop()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flip_is_found_within_n_steps_and_blamed_on_its_rank(seed):
+    rng = random.Random(seed)
+    every, at, what = rng.randint(1, 8), rng.randint(1, 60), rng.choice(["gradients", "weights"])
+    once = what == "weights" or every == 1
+    with Run(SMALL + ["--steps", 100, "--verify-every", every], 4, env=flip(what, at, once=once)) as run:
+        codes, outs, errs = run.wait()
+    # In a step with a check, wrong weights make wrong gradients too.
+    kind = "gradients" if "wrong gradients" in errs[2] else "weights"
+    assert what == "weights" or kind == "gradients", errs
+    found, began = check_blamed(codes, errs, 2, kind), step_of(at, every)
+    assert began <= found <= began + every and found % every == 0, (seed, every, began, found)
+    assert "test this host's memory" in errs[2] and "echo" in errs[0] and not any(outs), errs
+
+
+def test_checks_change_no_bits(tmp_path):
+    args = SMALL + ["--steps", 70, "--bucket-cap-mb", "0.0005"]
+    for world in (2, 3):
+        plain = train(args, world)
+        verified = train(args + ["--verify-every", 7, "--metrics", tmp_path / f"m{world}"], world)
+        assert (verified["checksum"], verified["loss"]) == (plain["checksum"], plain["loss"])
+        assert [m["step"] for m in metrics(tmp_path / f"m{world}", "verify")] == list(range(6, 70, 7)), "each check, before its step"
+
+
+def test_two_ranks_cannot_decide_whose_weights_are_right():
+    with Run(SMALL + ["--steps", 100, "--verify-every", 3], 2, env=flip("weights", 11, rank=1, once=True)) as run:
+        codes, _, errs = run.wait()
+    assert codes == [16, 16], errs
+    assert all("ranks 0 and 1 differ in weights" in e and "no third rank can decide" in e for e in errs), errs
+
+
+def test_two_ranks_a_rank_that_contradicts_itself():
+    with Run(SMALL + ["--steps", 100, "--verify-every", 1], 2, env=flip("gradients", 41, rank=1, once=True)) as run:
+        codes, _, errs = run.wait()
+    check_blamed(codes, errs, 1, "gradients")
+
+
+def test_no_checkpoint_has_a_state_that_differs(tmp_path):
+    """Rank 0 writes the checkpoints, and it is the wrong one. A check comes before each checkpoint."""
+    args = SMALL + ["--steps", 60, "--verify-every", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 5]
+    straight = train(SMALL + ["--steps", 60], 3)
+    with Run(args, 3, env=flip("weights", 2 * 22, rank=0, once=True), round_=1) as run:
+        codes, _, errs = run.wait()
+    assert check_blamed(codes, errs, 0, "weights") == 26, "behind step 25, in which a checkpoint was due"
+    out = train(args, 3, round_=2)
+    assert "at step 20" in out["stderr"] and out["checksum"] == straight["checksum"]
+
+
+def test_another_interval_is_refused():
+    with Run(SMALL + ["--steps", 10], 2, per_rank=lambda r: ["--verify-every", r]) as run:
+        codes, _, errs = run.wait()
+    assert codes == [64, 64] and "give all ranks the same" in errs[0], errs
+
+
+def test_one_rank_says_that_nothing_is_compared():
+    out = train(SMALL + ["--steps", 4, "--verify-every", 2])
+    assert "--verify-every compares nothing: a world of one has no other rank" in out["stderr"]
+
+
+@pytest.mark.parametrize("recovery", ["inplace", "restart"])
+def test_the_job_goes_on_without_the_wrong_state(rdzv, recovery):
+    args = SMALL + ["--steps", 120]
+    straight = train(args, 4)["checksum"]
+    more = ["--recovery", recovery, "--verify-every", 10] + (["--checkpoint-dir", "c", "--checkpoint-every", 10] if recovery == "restart" else [])
+    a = rdzv.agent("--standalone", "--nproc", 4, "--max-restarts", 1, "--verdict-file", "v.json", "--", *args, *more, env=flip("weights", 47, once=True))
+    assert a.exit() == 0 and a.says(f"checksum {straight}"), a
+    assert a.says(r"rank 2 has wrong (weights|gradients) at step \d+: other ranks agree on other bits"), a
+    v = json.loads((rdzv.tmp / "v.json").read_text())["verdict"]
+    assert v["cause"] == "worker-exit" and v["rank"] == 2 and v["code"] == 17 and "other ranks agree on other bits" in v["text"], v
+    assert recovery == "restart" or a.says("3 of 4 workers here go on in place"), a
