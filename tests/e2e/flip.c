@@ -6,6 +6,7 @@
  *   FLIP_AT      the product from which on it happens, counted from 1 on, of those that FLIP_WHAT means
  *   FLIP_WHAT    gradients: the result of a product with a transposed first matrix; weights: the second matrix of the
  *                others, if it is transposed
+ *   FLIP_WHERE   a number that decides which bit it is; otherwise each product has another one
  *   FLIP_ONCE    set: that once, and only in the first round */
 #include <cblas.h>
 #include <dlfcn.h>
@@ -41,7 +42,8 @@ void cblas_sgemm(const enum CBLAS_ORDER order, const enum CBLAS_TRANSPOSE ta, co
     const char *round = getenv("RDZV_ROUND");
     due = getenv("FLIP_ONCE") ? calls == at && round && strcmp(round, "1") == 0 : calls >= at;
   }
-  uint64_t where = calls * 0x9e3779b97f4a7c15ull >> 16;
+  uint64_t where =
+      (getenv("FLIP_WHERE") ? strtoull(getenv("FLIP_WHERE"), NULL, 10) : calls) * 0x9e3779b97f4a7c15ull >> 16;
   if (due && !gradients) flip(b, (uint64_t)n * (uint64_t)k, where);
   real(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   if (due && gradients) flip(c, (uint64_t)n, where);

@@ -60,7 +60,7 @@ def test_checks_change_no_bits(tmp_path):
         plain = train(args, world)
         verified = train(args + ["--verify-every", 7, "--metrics", tmp_path / f"m{world}"], world)
         assert (verified["checksum"], verified["loss"]) == (plain["checksum"], plain["loss"])
-        assert [m["step"] for m in metrics(tmp_path / f"m{world}", "verify")] == list(range(6, 70, 7)), "each check, before its step"
+        assert [m["step"] for m in metrics(tmp_path / f"m{world}", "verify")] == list(range(6, 70, 7)), "each check, before its step; the last step is one"
 
 
 def test_two_ranks_cannot_decide_whose_weights_are_right():
@@ -80,11 +80,13 @@ def test_no_checkpoint_has_a_state_that_differs(tmp_path):
     """Rank 0 writes the checkpoints, and it is the wrong one. A check comes before each checkpoint."""
     args = SMALL + ["--steps", 60, "--verify-every", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 5]
     straight = train(SMALL + ["--steps", 60], 3)
-    with Run(args, 3, env=flip("weights", 2 * 22, rank=0, once=True), round_=1) as run:
+    at = 44  # in step 19
+    assert step_of(at, 5) == 19
+    with Run(args, 3, env=flip("weights", at, rank=0, once=True), round_=1) as run:
         codes, _, errs = run.wait()
-    assert check_blamed(codes, errs, 0, "weights") == 26, "behind step 25, in which a checkpoint was due"
+    assert check_blamed(codes, errs, 0, "weights") == 20
     out = train(args, 3, round_=2)
-    assert "at step 20" in out["stderr"] and out["checksum"] == straight["checksum"]
+    assert "at step 15" in out["stderr"] and out["checksum"] == straight["checksum"]
 
 
 def test_another_interval_is_refused():
@@ -99,13 +101,27 @@ def test_one_rank_says_that_nothing_is_compared():
 
 
 @pytest.mark.parametrize("recovery", ["inplace", "restart"])
-def test_the_job_goes_on_without_the_wrong_state(rdzv, recovery):
+def test_the_job_goes_on_from_a_checkpoint(rdzv, recovery):
+    """The wrong rank's gradients are in all states since the flip, and in no checkpoint."""
     args = SMALL + ["--steps", 120]
-    straight = train(args, 4)["checksum"]
-    more = ["--recovery", recovery, "--verify-every", 10] + (["--checkpoint-dir", "c", "--checkpoint-every", 10] if recovery == "restart" else [])
-    a = rdzv.agent("--standalone", "--nproc", 4, "--max-restarts", 1, "--verdict-file", "v.json", "--", *args, *more, env=flip("weights", 47, once=True))
+    straight, wrong = train(args, 4)["checksum"], {**flip("weights", 47, once=True), "FLIP_WHERE": "8"}
+    # Without checks there are fewer products before the same step.
+    assert step_of(47, 10) == step_of(43, 1000) == 22
+    assert train(args, 4, env={**wrong, "FLIP_AT": "43"})["checksum"] != straight, "the flip has an effect"
+    more = ["--recovery", recovery, "--verify-every", 10, "--checkpoint-dir", "c", "--checkpoint-every", 10]
+    a = rdzv.agent("--standalone", "--nproc", 4, "--max-restarts", 1, "--verdict-file", "v.json", "--", *args, *more, env=wrong)
     assert a.exit() == 0 and a.says(f"checksum {straight}"), a
-    assert a.says(r"rank 2 has wrong (weights|gradients) at step \d+: other ranks agree on other bits"), a
+    assert a.says(r"rank 2 has wrong (weights|gradients) at step 30: other ranks agree on other bits"), a
+    assert a.says("resumed from .* at step 20"), a
     v = json.loads((rdzv.tmp / "v.json").read_text())["verdict"]
     assert v["cause"] == "worker-exit" and v["rank"] == 2 and v["code"] == 17 and "other ranks agree on other bits" in v["text"], v
-    assert recovery == "restart" or a.says("3 of 4 workers here go on in place"), a
+
+
+def test_the_others_go_on_in_place_without_a_checkpoint(rdzv):
+    """Every step is checked, so no wrong gradient comes into a sum."""
+    args = SMALL + ["--steps", 60]
+    straight = train(args, 4)["checksum"]
+    a = rdzv.agent("--standalone", "--nproc", 4, "--max-restarts", 1, "--", *args, "--recovery", "inplace", "--verify-every", 1,
+                   env=flip("gradients", 91, once=True))
+    assert a.exit() == 0 and a.says(f"checksum {straight}"), a
+    assert a.says("rank 2 has wrong gradients at step 23") and a.says("3 of 4 workers here go on in place"), a

@@ -3,7 +3,7 @@
  *
  *   state       All ranks have the same weights and the same optimizer state, bit for bit. So a rank whose checksum
  *               differs has lost some. Every N steps, and before each checkpoint.
- *   gradients   At every Nth step each rank first repeats the gradients of another rank, from that rank's samples and
+ *   gradients   At every Nth step, the last one, and one behind which a checkpoint is due by steps, each rank first repeats the gradients of another rank, from that rank's samples and
  *               the weights that both have. Then it computes its own, and the checksums of both are compared before the
  *               sum over the ranks. The neighbour changes from check to check.
  *
@@ -12,8 +12,9 @@
  * by a third rank, and the rules say which rank is wrong. With two ranks there is no third one. Then a rank that gives
  * two answers to one question is wrong; if none does, both are suspect.
  *
- * No update is made and nothing is saved behind a difference. The other ranks fail as if they had lost the wrong one: with
- * --recovery inplace they go on from the state that they agree on.
+ * No update is made and nothing is saved behind a difference. The other ranks fail as if they had lost the wrong one.
+ * Its gradients may be in all states since the last check. So the run goes on from a checkpoint if it writes some, and
+ * with --recovery inplace from the state that the others agree on if it writes none.
  *
  * Gradients are compared only if all devices have one kind (compute.h). A flip in a step that is not an Nth, which is in
  * the sums of all ranks alike, is not found. */
@@ -51,7 +52,9 @@ void trainer_verify_begin(struct trainer *t) {
 }
 
 bool trainer_verify_due(const struct trainer *t) {
-  return t->o.verify_every && t->world > 1 && (t->queued.step + 1) % (uint64_t)t->o.verify_every == 0;
+  uint64_t next = t->queued.step + 1, every = (uint64_t)t->o.verify_every, saves = t->o.checkpoint_every.steps;
+  if (!every || t->world == 1) return false;
+  return next % every == 0 || next == t->last_step || (saves && next % saves == 0);
 }
 
 /* Checksums of what is queued. Waits. */
@@ -93,6 +96,9 @@ static int blame(struct trainer *t, const enum verify_mark *marks, const char *w
   bool proven = first >= 0;
   if (!proven) first = name_marked(marks, t->world, VERIFY_SUSPECT, names);
   if (first < 0) return 0;
+  /* All ranks know before one leaves: the end of the round would reach the others first. A failure changes nothing. */
+  struct err ignored = ERR_INIT;
+  (void)coll_barrier(t->coll, &ignored);
   if (t->verify.equal_at)
     snprintf(since, sizeof since, "; at step %" PRIu64 " all ranks had the same state", t->verify.equal_at);
   if (marks[t->rank] == VERIFY_WRONG)
@@ -108,7 +114,8 @@ static int blame(struct trainer *t, const enum verify_mark *marks, const char *w
   if (marks[t->rank] != VERIFY_GOOD)
     return with_exit(t, marks[t->rank] == VERIFY_WRONG ? TRAINER_RESULT : TRAINER_ELSEWHERE, -EILSEQ);
   t->coll->lost = first;
-  return with_exit(t, TRAINER_LOST, -ECONNRESET);
+  /* The wrong rank's gradients may be in this state too, since the last check. No rank recovers in place from -ESTALE. */
+  return with_exit(t, TRAINER_LOST, t->o.checkpoint_dir ? -ESTALE : -ECONNRESET);
 }
 
 /* State. ----------------------------------------------------------------------------------------------------------- */
@@ -191,7 +198,7 @@ static int gradients_of(struct trainer *t, struct slot *s, int rank, uint64_t *s
 }
 
 static uint64_t turn_of(const struct trainer *t) {
-  return (t->queued.step + 1) / (uint64_t)t->o.verify_every;
+  return t->queued.step / (uint64_t)t->o.verify_every;
 }
 
 /* All ranks compute again, and exchange what they have. The own gradients are in place again behind it. */

@@ -153,10 +153,10 @@ class InPlace(_torch.Elastic):
         self._saver.save(self._done)
         self._saved = self._done
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
         found = self._saver._found()
         if not found:
-            return
+            return False
         step, folder = found[-1]
         self._accelerator.load_state(str(folder))
         if (folder / PLACE).exists():
@@ -170,3 +170,4 @@ class InPlace(_torch.Elastic):
             self._data.load_state_dict(self._data_state)
         self._done = self._saved = step
         self._has_state = True
+        return True

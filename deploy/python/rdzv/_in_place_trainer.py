@@ -305,8 +305,9 @@ class InPlace(_torch.Elastic):
         lost = iter(sorted(set(range(len(self._shares))) - {s["was"] for s in self._all}))
         return [s["was"] if 0 <= s["was"] < len(self._shares) else next(lost, 0) for s in self._all]
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
         """The Trainer has loaded the checkpoint."""
+        return False
 
     def _resize(self) -> None:
         """The world has changed: an epoch has another number of steps."""

@@ -53,9 +53,10 @@ from ._errors import Error, Rejoin, Stopped, warn
 from ._groups import EachRound, Groups, prepare_nccl
 from ._replica import broadcast
 from ._store import Duration, milliseconds
+from ._verify import Verify, WrongPeer, WrongResult
 from ._watch import Watch
 
-__all__ = ["Elastic", "Sampler", "Step", "each_round", "init_process_group"]
+__all__ = ["Elastic", "Sampler", "Step", "Verify", "WrongPeer", "WrongResult", "each_round", "init_process_group"]
 
 WAIT_S = 600.0  # for ranks that start; their set-up may compile
 NCCL_LEAVES_S = 0.05  # how long a rank may take to leave by itself, before it is taken to wait for its GPU
@@ -117,7 +118,7 @@ def _is_lost_peer(error: Optional[BaseException]) -> bool:
     seen: List[int] = []
     while error is not None and id(error) not in seen:
         seen.append(id(error))
-        if isinstance(error, (_Cut, Rejoin)) or isinstance(error, getattr(dist, "DistError", ())):
+        if isinstance(error, (_Cut, Rejoin, WrongPeer)) or isinstance(error, getattr(dist, "DistError", ())):
             return True
         if isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _LOST_WORDS):
             return True
@@ -153,10 +154,12 @@ class Elastic:
     with state_dict() and load_state_dict(): schedulers, GradScaler, averages. What is in none of these is not sent to a new rank.
     `checkpoint`: a folder for step-N.pt, which rank 0 writes `every` steps, on request and at the end; the newest `keep` stay. Training begins
     with the newest one if no rank has a newer state. `seed`: of the random numbers of each step; None: torch.initial_seed() of rank 0.
-    `timeout`: for ranks that start."""
+    `timeout`: for ranks that start. `verify_every`: look for silent corruption every so many steps, and before a checkpoint (Verify). `loss`:
+    a function of a batch of `data`; with it gradients are compared too."""
 
     def __init__(self, model: Any, optimizer: Any = None, state: Optional[Dict[str, Any]] = None, checkpoint: Union[str, Path, None] = None,
-                 every: int = 0, keep: int = 2, seed: Optional[int] = None, timeout: Duration = None) -> None:
+                 every: int = 0, keep: int = 2, seed: Optional[int] = None, timeout: Duration = None, verify_every: int = 0,
+                 loss: Optional[Callable[[Any], torch.Tensor]] = None) -> None:
         if every < 0 or keep < 1:
             raise ValueError(f"every is {every} and keep is {keep}: every must be 0 or more, keep 1 or more")
         for name, part in (state or {}).items():
@@ -165,8 +168,10 @@ class Elastic:
         self._models, self._optimizers, self._state = _list(model), _list(optimizer), dict(state or {})
         self._folder, self._every, self._keep = None if checkpoint is None else Path(checkpoint), every, keep
         self._seed, self._wait_ms = seed, milliseconds(timeout, WAIT_S)
+        self._verify = Verify(self._models, verify_every, self._optimizers, loss) if verify_every else None
         self._ddps = [Ddp(m) for top in self._models for m in top.modules() if isinstance(m, DDP)]
         self._data: Optional[Data] = None
+        self._batch: Any = None  # of the last step
         self._data_state: Optional[Dict[str, Any]] = None
         self._watch: Optional[Watch] = None
         self._checkpoints: Optional[Checkpoints] = None
@@ -283,7 +288,9 @@ class Elastic:
             step = Step(self._done)
             step._job = self
             try:
-                batch = None if self._data is None else self._next_batch()
+                batch = self._batch = None if self._data is None else self._next_batch()
+                if self._verify is not None and self._verify.is_due(self._done + 1):
+                    self._verify.check(self._done + 1, batch)
             except Exception as e:  # loaders may use the groups
                 if not self._is_fault(e):
                     raise
@@ -329,6 +336,8 @@ class Elastic:
 
     def _leave(self, error: Exception) -> None:
         """A fault has ended what this rank did in the round."""
+        if isinstance(error, WrongPeer) and self._folder is not None:
+            self._has_state = False  # gradients of the wrong rank are in it since the last check; no checkpoint has them
         self._fault = None if self._watch is not None and self._watch.cut.is_set() else _first_line(error)
         error.__traceback__ = None  # its frames hold what the step made
 
@@ -480,6 +489,8 @@ class Elastic:
         if renew:
             self._the_groups.renew(self._exchange)
         received = self._agree(renew)
+        if self._verify is not None:
+            self._verify.begin_round()
         if self._folder is not None:
             self._checkpoints = Checkpoints(ends=self._cut)
         _job.init().resumed(self._done)
@@ -503,15 +514,13 @@ class Elastic:
         self._stayed = [i for i, s in enumerate(all) if s["has"]]
         newest = max(steps, default=None)
         root = self._root(all, newest)
-        if newest is None and self.rank == 0:
-            self._load()
+        received = newest is None and self.rank == 0 and self._load()
         behind = not self._has_state or self._done != newest
-        received = False
         if self.world_size > 1 and (newest is None or any(s[name] != all[root][name] for s in all for name in ("has", "step", "orders"))):
-            received = behind and self.rank != root
             tree = broadcast(self._tree() if self.rank == root else None, root, self._group_device())
-            if received:
+            if behind and self.rank != root:
                 self._put(tree)
+                received = True
             for d, order in zip(self._ddps, tree["trainer"]["orders"]):
                 d.order = order
         if self._seed is None:
@@ -569,16 +578,19 @@ class Elastic:
         found = [p for p in self._folder.glob("step-*.pt") if p.stem[5:].isdigit()]
         return sorted(found, key=lambda p: int(p.stem[5:]))
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
         if self._folder is None or not self._found():
-            return
+            return False
         newest = self._found()[-1]
         tree = torch.load(newest, map_location="cpu", weights_only=True)
         self._put(tree)
         self._saved = self._done
+        return True
 
     def _save(self) -> None:
         job = _job.init()
+        if self._verify is not None:
+            self._verify.check(self._done + 1, self._batch)
         with job.saving():
             if job.rank == 0:
                 assert self._folder is not None
