@@ -46,6 +46,11 @@
  * and sends nothing. Such a process may call rdzv_init: it gets a connection of its own, in the same rank. exec()
  * closes the connections. The new program calls rdzv_init, and rdzv_can_checkpoint and rdzv_can_rejoin again.
  *
+ * ABI. librdzv.so.0 keeps every function of a release with its parameters, and every constant and struct of this header.
+ * A release adds functions at most. They get a symbol version of their own, RDZV_0.1 for those of 0.1, and the loader
+ * refuses a program with a library that lacks one. Struct rdzv is opaque. A change that breaks this gets the soname
+ * librdzv.so.1. What a worker and its agent say to each other has a version of its own (rdzv_init).
+ *
  * Exit. Nothing of this library runs at exit. A worker that exits without rdzv_done and rdzv_finish is judged by its
  * exit code: 0 is success. Its last report of progress may be missing. */
 

@@ -39,6 +39,7 @@ apt_missing() {
     have fish || echo fish
     have shellcheck || echo shellcheck
     have gdb || echo gdb
+    have abidiff || echo abigail-tools
     [ -e /usr/share/bash-completion/bash_completion ] || echo bash-completion
   fi
   # A Slurm for tests/cluster: its daemons are started by the tests alone, and only there.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""librdzv exports what rdzv.h declares and nothing else, shared and static alike; in the shared library each name has the version RDZV_0; it needs
+"""librdzv exports what rdzv.h declares and nothing else, shared and static alike; in the shared library each name has the version RDZV_0.1; it needs
 libc alone.
 
 usage: test_sdk_symbols.py SOURCE_ROOT SHARED STATIC
@@ -29,7 +29,7 @@ def main():
     api = set(re.findall(r"RDZV_API\s+(?:const\s+)?\w+\s*\*?\s*(rdzv_\w+)\(", header))
     errors = []
     for library, names, wanted in (
-        ("the shared library", exported("-D", "--with-symbol-versions", shared), {f"{name}@@RDZV_0" for name in api} | {"RDZV_0"}),
+        ("the shared library", exported("-D", "--with-symbol-versions", shared), {f"{name}@@RDZV_0.1" for name in api} | {"RDZV_0.1"}),
         ("the static library", exported("-g", static), api),
     ):
         errors += [f"rdzv.h declares {name}, {library} does not export it" for name in sorted(wanted - names)]
