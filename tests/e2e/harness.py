@@ -26,6 +26,7 @@ AGENT = str(BUILD / "agent/rdzv-agent")
 TRAINER = str(BUILD / "agent/trainer/rdzv-trainer")
 RDZVD = str(BUILD / "daemon/rdzvd")
 RDZVCTL = str(BUILD / "daemon/rdzvctl")
+VERSION = re.search(r"^  version: '(.*)',$", (TOP / "meson.build").read_text(), re.M)[1]
 HOST = socket.gethostname()
 # What agents conclude something from.
 SCHEDULERS = "SLURM_", "PBS_", "SGE_", "PE_HOSTFILE", "JOB_", "LSB_", "KUBERNETES_", "JOBSET_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SKYPILOT_", "DSTACK_", "AWS_BATCH_", "SM_", "TRAINING_JOB_"

@@ -20,6 +20,10 @@ sys.path.insert(0, str(HERE))
 import deadlines  # noqa: E402
 import machine  # noqa: E402
 import pages  # noqa: E402
+from harness import TOP, need  # noqa: E402
+
+DEBIAN_BUILD = "deploy/debian/build"
+DEBIAN_TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "lintian": "lintian", "chrpath": "chrpath"}
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
 e2e = importlib.util.module_from_spec(_spec)
@@ -104,4 +108,48 @@ def base(folder):
 
 @pytest.fixture(scope="session")
 def tools():
-    return SimpleNamespace(run=run, files=files, worker_in_c=worker_in_c, manual=manual)
+    return SimpleNamespace(run=run, files=files, worker_in_c=worker_in_c, manual=manual, cuda_is_here=cuda_is_here)
+
+
+@pytest.fixture(scope="session")
+def made(tools):
+    """The folder with the wheels and the tarballs, for both architectures."""
+    need("python3-venv", importlib.util.find_spec("ensurepip"))
+    out = TOP / "build/test/python"
+    (command,) = pages.lines("deploy/python/README.md", "build")
+    tools.run("sh", "-c", f"{command} --out {out}", cwd=TOP)
+    return out
+
+
+def environment():
+    """CUDA's libraries may be wheels of the python that runs the tests."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DEB")}
+    return {**env, "RDZV_CUDA_ARCH": "90", "PATH": os.path.dirname(sys.executable) + ":" + env["PATH"]}
+
+
+def cuda_is_here():
+    at = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], capture_output=True, text=True, check=True, env=environment())
+    return "missing=" not in at.stdout
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory, tools):
+    """(folder, what the script said)"""
+    absent = [package for tool, package in DEBIAN_TOOLS.items() if not shutil.which(tool)]
+    if absent:
+        pytest.skip(f"not installed: {' '.join(absent)}")
+    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else DEBIAN_BUILD, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def built_without(built, tmp_path_factory):
+    """The same without CUDA, as most people build them, also where there is nvcc."""
+    return build(DEBIAN_BUILD, tmp_path_factory) if cuda_is_here() else built
+
+
+def build(command, tmp_path_factory):
+    """In the same folder each time: paths are among the compiler's options, and so ccache knows what the build before has compiled."""
+    work = tmp_path_factory.getbasetemp() / "debian"
+    done = subprocess.run(["sh", "-c", f"{command} --out {work}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert list(work.glob("*.changes")), done.stdout
+    return work.rename(tmp_path_factory.mktemp("built") / "debian"), done.stdout

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from harness import TOP
+from harness import TOP, VERSION
 
 # What conda-forge's variants choose for compiler("c") and stdlib("c"), and the packages that these become.
 VARIANTS = {"c_compiler": ["gcc"], "c_compiler_version": ["13"], "c_stdlib": ["sysroot"], "c_stdlib_version": ["2.28"]}
@@ -24,7 +24,7 @@ build:
   script: install -D -m 644 stand-in $PREFIX/etc/conda/activate.d/{name}.sh
 """
 FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
-         "lib/librdzv.a", "lib/librdzv.so", "lib/librdzv.so.0", "lib/librdzv.so.0.1.0", "lib/pkgconfig/rdzv.pc"}
+         "lib/librdzv.a", "lib/librdzv.so", "lib/librdzv.so.0", f"lib/librdzv.so.{VERSION}", "lib/pkgconfig/rdzv.pc"}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_it_is_built_and_passes_its_own_test(conda, channel, tmp_path, tools):
     tools.run(TOP / "deploy/sources", tmp_path / "rdzv")
     built = build(conda, tmp_path / "rdzv/deploy/conda/recipe.yaml", channel, VARIANTS)
     package = conda.Package.from_file(built)
-    assert (package.name, package.version, package.license) == ("rdzv", "0.1.0", "Apache-2.0")
+    assert (package.name, package.version, package.license) == ("rdzv", VERSION, "Apache-2.0")
     assert {f for f in package.files if not f.startswith("share/")} == FILES
     assert {"share/man/man1/rdzv-agent.1", "share/doc/rdzv/README.md", "share/bash-completion/completions/rdzv-agent"} <= set(package.files)
     results = package.run_tests(channel=[channel.as_uri()])

@@ -6,16 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 import pages
-from harness import TOP, free_port
+from harness import TOP, VERSION, free_port
 
 BUILD = TOP / "deploy/debian/build"
-WITHOUT = "deploy/debian/build"
-TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "lintian": "lintian", "chrpath": "chrpath"}
 LIB = r"usr/lib/[a-z0-9_]+-linux-gnu/"
 # What is in which package, but for texts: programs and libraries.
 HAVE = {
@@ -23,7 +20,7 @@ HAVE = {
     "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-kubeflow", "usr/libexec/rdzv/rdzv-nccl"},
     "rdzv-trainer": {"usr/bin/rdzv-trainer"},
     "rdzv-trainer-cuda": {"LIB/rdzv/rdzv-cuda.so"},
-    "librdzv0": {"LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0"},
+    "librdzv0": {"LIB/librdzv.so.0", f"LIB/librdzv.so.{VERSION}"},
     "librdzv-dev": {"usr/include/rdzv.h", "LIB/librdzv.a", "LIB/librdzv.so", "LIB/pkgconfig/rdzv.pc"},
 }
 TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/|rdzv/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
@@ -36,40 +33,6 @@ NEED = {
     "librdzv0": {"libc6"},
     "librdzv-dev": {"librdzv0"},
 }
-
-
-def environment():
-    """CUDA's libraries may be wheels of the python that runs the tests."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DEB")}
-    return {**env, "RDZV_CUDA_ARCH": "90", "PATH": os.path.dirname(sys.executable) + ":" + env["PATH"]}
-
-
-def cuda_is_here():
-    at = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], capture_output=True, text=True, check=True, env=environment())
-    return "missing=" not in at.stdout
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory, tools):
-    """(folder, what the script said)"""
-    absent = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
-    if absent:
-        pytest.skip(f"not installed: {' '.join(absent)}")
-    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else WITHOUT, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def built_without(built, tmp_path_factory):
-    """The same without CUDA, as most people build them, also where there is nvcc."""
-    return build(WITHOUT, tmp_path_factory) if cuda_is_here() else built
-
-
-def build(command, tmp_path_factory):
-    """In the same folder each time: paths are among the compiler's options, and so ccache knows what the build before has compiled."""
-    work = tmp_path_factory.getbasetemp() / "debian"
-    done = subprocess.run(["sh", "-c", f"{command} --out {work}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert list(work.glob("*.changes")), done.stdout
-    return work.rename(tmp_path_factory.mktemp("built") / "debian"), done.stdout
 
 
 def debs(out):
@@ -96,9 +59,9 @@ def test_lintian_finds_nothing_without_cuda(built_without):
     assert set(debs(out)) == {name for name in HAVE if "cuda" not in name}
 
 
-def test_the_command_for_cuda(unpacked):
+def test_the_command_for_cuda(unpacked, tools):
     """The page's; only where it can be built, and elsewhere without the option."""
-    assert cuda_is_here() == ("rdzv-trainer-cuda" in unpacked)
+    assert tools.cuda_is_here() == ("rdzv-trainer-cuda" in unpacked)
     assert "--cuda" in pages.block("deploy/packages.md", "cuda")
 
 
@@ -166,7 +129,7 @@ def test_the_maintainer_may_be_another(tmp_path, tools):
     assert "Maintainer: A Site <admin@site.example>" in dsc and "maintainers@rdzv" not in dsc
     tools.run("dpkg-source", "-x", next(tmp_path.glob("*.dsc")), tmp_path / "x")
     log = tools.run("dpkg-parsechangelog", "-l", tmp_path / "x/debian/changelog")
-    assert "A Site <admin@site.example>" in log and "The first packages" in log
+    assert "A Site <admin@site.example>" in log and "* Launcher. rdzv-agent takes" in log
     assert not {f for f in tools.files(tmp_path / "x") if f.startswith(("build/", ".git/")) or f.endswith(".pyc")}
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import pages
-from harness import BUILD, TOP, free_port
+from harness import BUILD, TOP, VERSION, free_port
 
 PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
 HELPERS = {"libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"}
-LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
+LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", f"LIB/librdzv.so.{VERSION}", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
 MODULE = "LIB/rdzv/rdzv-cuda.so"
 TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|rdzv/|doc/rdzv/|modulefiles/rdzv/)|lib/(systemd|sysusers.d)/"
 NOBODY = 65534

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import pages
-from harness import TOP, free_port
+from harness import TOP, VERSION, free_port
 
 HERE = TOP / "tests/packages"
 LIB = "/usr/lib64"
@@ -29,7 +29,7 @@ HAVE = {
              "/usr/libexec/rdzv/rdzv-kubeflow",
              "/usr/libexec/rdzv/rdzv-nccl", "/etc/rdzv", "/etc/rdzv/agent.conf", "UNITS/rdzvd.service", "UNITS/rdzv-agent@.service", "/usr/lib/sysusers.d/rdzv.conf"},
     "rdzv-trainer": of("rdzv-trainer", 1),
-    "rdzv-libs": {f"{LIB}/librdzv.so.0", f"{LIB}/librdzv.so.0.1.0"},
+    "rdzv-libs": {f"{LIB}/librdzv.so.0", f"{LIB}/librdzv.so.{VERSION}"},
     "rdzv-devel": {"/usr/include/rdzv.h", f"{LIB}/librdzv.so", f"{LIB}/pkgconfig/rdzv.pc", "/usr/share/man/man3/librdzv.3"},
     "rdzv-static": {f"{LIB}/librdzv.a"},
 }
@@ -79,7 +79,7 @@ def test_which_file_is_where(built, units, tools):
         found = {f for f in query(tools, built[package], "-l") if not re.match(TEXTS, f)}
         assert {f.replace(units + "/", "UNITS/") for f in found} == files, package
     assert "/usr/share/doc/rdzv/deploy/packages.md" in query(tools, built["rdzv"], "-l")
-    assert {f.split("/")[-1] for f in query(tools, built["src"], "-l")} == {"rdzv.spec", "rdzv-0.1.0.tar.gz"}
+    assert {f.split("/")[-1] for f in query(tools, built["src"], "-l")} == {"rdzv.spec", f"rdzv-{VERSION}.tar.gz"}
 
 
 def test_what_each_needs(built, tools):
