@@ -82,7 +82,7 @@ def test_a_worker_is_killed_and_the_result_is_the_same(rdzv):
 @pytest.mark.skipif(SANITIZED, reason="the whole run takes minutes under the sanitizers")
 def test_the_readme_shows_what_it_prints(rdzv):
     """The command of the README, and its output in the guide but for times, pids and ports. Checksums only where products are made as they were."""
-    assert pages.lines("README.md", "quickstart") == ["deploy/quickstart"]
+    assert pages.lines("README.md", "quickstart") == ["deploy/quickstart", "tests/run"]
     _, core, _, shown, _ = PART.search(SHOWN.read_text()).groups()
     q = quickstart(rdzv)
     assert q.exit(150) == 0, q

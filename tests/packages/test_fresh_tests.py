@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of contributing.md on a machine that has nothing but what Debian 12 ships: tests/run, as root, in a copy of the sources that has never been
+"""The command of contributing.md and the second one of the front page, on a machine that has nothing but what Debian 12 ships: tests/run, as root, in a copy of the sources that has never been
 built. It installs what it needs, and what it cannot have there it skips, each with its reason.
 
     tests/run --only fresh-tests
@@ -33,6 +33,7 @@ def workshop(base, tools):
 @pytest.mark.deadline((MINUTES + 5) * 60)
 def test_the_second_command(workshop):
     (command,) = pages.lines("deploy/guide/contributing.md", "all")
+    assert command == pages.lines("README.md", "quickstart")[1]
     SAID.parent.mkdir(parents=True, exist_ok=True)
     with SAID.open("w") as said:
         done = subprocess.run(workshop.argv(f"cd rdzv && {command}"), stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, timeout=MINUTES * 60)
