@@ -30,6 +30,7 @@
 #include "common/bytes.h"
 #include "common/err.h"
 #include "proto/frame.h"
+#include "proto/xid.h"
 
 enum {
   PROTO_VERSION = 1, /* PROTOCOL.md 11 says when it increases, and what no version may change */
@@ -289,6 +290,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, idle_ms, 0, INT64_MAX)  /* worker-hung: since its last progress; contact-lost: since it left */            \
   F(S, STR, state, 1)               /* worker-hung: the state of its process as in ps: R S D T ...; "": unknown */     \
   F(S, STR, error, TEXT_MAX)        /* its last exception, "ValueError: boom"; or the kernel's reason, section 6 */    \
+  F(S, INT, xid, 0, XID_MAX)        /* what its GPU's driver reported in this round, heaviest first; 0: nothing */     \
   F(S, BOOL, awaited)               /* worker-hung: others wait for it in a collective */                              \
   F(S, STR, evidence, EVIDENCE_MAX) /* worker-hung: what NCCL or PyTorch report of the collectives; "": nothing */     \
   F(S, BOOL, shown) /* these lines are on the terminal of the node's agent, since the worker wrote them there */       \

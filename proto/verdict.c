@@ -2,8 +2,8 @@
 /* Verdicts: one sentence for people, and which of two verdicts outweighs the other.
  *
  * The sentence answers in the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit
- * code, loss), after which step, and how many other workers died with it. Unknown parts are left out: the verdict of a
- * lost node has no pid, that of a job that never formed has no node.
+ * code, loss), after which step, what its GPU's driver reported, and how many other workers died with it. Unknown parts
+ * are left out: the verdict of a lost node has no pid, that of a job that never formed has no node.
  *
  * The worker's last exception ("ValueError: boom"), from its error file or its stderr, follows what happened to it,
  * because it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed
@@ -133,6 +133,11 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   if (v->step >= 0) {
     buf_printf(out, ", after step %" PRId64, v->step);
     if (v->of > 0) buf_printf(out, " of %" PRId64, v->of);
+  }
+  if (v->xid) {
+    bool app = xid_class_of(v->xid) == XID_APP;
+    buf_printf(out, "; its GPU reported XID %" PRId64 " (%s%s)", v->xid, xid_words(v->xid),
+               app ? ", most often the application's own doing" : "");
   }
   if (v->cause == CAUSE_WORKER_HUNG || v->cause == CAUSE_CONTACT_LOST) put_reason(out, v);
   if (v->evidence[0]) {

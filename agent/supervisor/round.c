@@ -345,6 +345,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   v.text = ev->text ? ev->text : "";
   v.error = ev->error ? ev->error : "";
   v.shown = ev->exited.lines_shown;
+  v.xid = ev->exited.xid;
   if (ev->interpreter) {
     free(s->round.interpreter);
     s->round.interpreter = xstrdup(ev->interpreter);

@@ -155,6 +155,7 @@ struct supervisor_event {
       bool unasked;     /* it died before SUP_STOP_TREES reached it */
       bool lines_shown; /* its last lines are on the terminal already */
       bool final;       /* its error file says that a restart would not help */
+      int64_t xid;      /* what its GPU's driver has reported in this round; 0: nothing */
     } exited;
     struct {
       struct local_set kept;

@@ -55,6 +55,19 @@ UNIT_TEST(test_worker_signal) {
   check(&v, "a worker was killed by SIGKILL (signal 9)");
 }
 
+UNIT_TEST(test_xid) {
+  struct verdict v = worker(CAUSE_WORKER_EXIT);
+  v.code = 1;
+  v.error = "RuntimeError: CUDA error";
+  v.xid = 79;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 1: RuntimeError: CUDA error, after step 120 of 500; "
+            "its GPU reported XID 79 (GPU has fallen off the bus)");
+  v.xid = 31;
+  v.error = "";
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 1, after step 120 of 500; its GPU reported XID 31 "
+            "(GPU memory page fault, most often the application's own doing)");
+}
+
 UNIT_TEST(test_lasting) {
   static const struct {
     enum lasting lasting;

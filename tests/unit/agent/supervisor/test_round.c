@@ -231,13 +231,14 @@ BENCH_TEST(test_deaths_around_the_stop) {
   assert_int_equal(bench_report(REPORT_FAILED)->what.code, 3);
   assert_int_equal(bench_report(REPORT_FAILED)->ago_ms, 11);
   bench_exited(2, EXITED(0), before + 99, "");
-  bench_event(
-      &(struct supervisor_event){.kind = SUP_EXITED,
-                                 .round = 1,
-                                 .local_rank = 3,
-                                 .when_ms = bench.now_ms,
-                                 .exited = {.status = EXITED(4), .unasked = true}}); /* the guard knows better */
+  bench_event(&(struct supervisor_event){
+      .kind = SUP_EXITED,
+      .round = 1,
+      .local_rank = 3,
+      .when_ms = bench.now_ms,
+      .exited = {.status = EXITED(4), .unasked = true, .xid = 79}}); /* the guard knows better */
   assert_int_equal(bench_report(REPORT_FAILED)->what.code, 4);
+  assert_int_equal(bench_report(REPORT_FAILED)->what.xid, 79);
   assert_int_equal(bench_count_sent(MSG_REPORT), 3);
   bench_clear();
   assert_state(SUPERVISOR_STOPPED);
