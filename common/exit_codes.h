@@ -12,6 +12,7 @@
 
 #define EXIT_CODE_LIST(X)                                                                                              \
   X(OK, 0, "the job is done")                                                                                          \
+  X(OTHER_HOST, 16, "this host cannot work, says the message: start the job again on another host")                    \
   X(USAGE, 64, "bad option, value or environment variable")                                                            \
   X(HUNG, 67, "a worker made no progress for --hang-timeout")                                                          \
   X(PORT_TAKEN, 68, "rdzvd --exit-when-idle: another process took the port first")                                     \
