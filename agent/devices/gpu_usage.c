@@ -93,16 +93,18 @@ static int64_t get_number(const json_t *o, const char *key) {
   return v < 0 ? 0 : v > NUMBER_MAX ? NUMBER_MAX : (int64_t)v;
 }
 
+void gpu_pci_as_kernel(char *pci) {
+  if (strspn(pci, "0") >= 4 && strcspn(pci, ":") == 8) memmove(pci, pci + 4, strlen(pci + 4) + 1);
+  for (char *p = pci; *p; p++) *p = (char)tolower((unsigned char)*p);
+}
+
 static void read_gpu(const json_t *o, struct gpu *gpu) {
   const json_t *migs = json_object_get(o, "mig"), *processes = json_object_get(o, "processes");
   get_text(o, "uuid", gpu->uuid, sizeof gpu->uuid);
   get_text(o, "name", gpu->name, sizeof gpu->name);
   get_text(o, "error", gpu->error, sizeof gpu->error);
   get_text(o, "pci", gpu->pci, sizeof gpu->pci);
-  /* NVML writes eight digits of the domain, and capitals; the kernel four, and lower case. */
-  if (strspn(gpu->pci, "0") >= 4 && strcspn(gpu->pci, ":") == 8)
-    memmove(gpu->pci, gpu->pci + 4, strlen(gpu->pci + 4) + 1);
-  for (char *p = gpu->pci; *p; p++) *p = (char)tolower((unsigned char)*p);
+  gpu_pci_as_kernel(gpu->pci);
   const char *vendor = json_string_value(json_object_get(o, "vendor"));
   for (int i = 0; vendor && i < GPU_VENDORS; i++)
     if (strcmp(vendor, vendors[i]) == 0) gpu->vendor = (enum gpu_vendor)i;

@@ -60,6 +60,9 @@ void gpus_print(const struct gpus *g, struct buf *out);
 int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e);
 void gpus_finish(struct gpus *g);
 
+/* NVML writes eight digits of a PCI address's domain, and capitals; the kernel four, and lower case. */
+void gpu_pci_as_kernel(char *pci);
+
 /* Its index; -1: none. By UUID, which may be shortened as CUDA allows, or that of a part. */
 int gpus_find(const struct gpus *g, const char *uuid);
 

@@ -17,20 +17,28 @@
  * broken. No library or driver, and no other GPU: {"missing": "why"}; the library fails as a whole: {"error": "why"};
  * both exit with 0. A device lists at most GPU_PROCESSES_MAX processes; `more` counts the rest.
  *
+ * rdzv-devices facts [JOB] prints what facts.h describes, once; processes of that job are not foreign.
+ * rdzv-devices watch [JOB] goes on: it looks again every LOOK_MS, at each line on stdin, and after an XID, which it
+ * prints when NVML reports it. It keeps NVML open, since without persistence mode the driver of a GPU that nobody uses
+ * is loaded anew for each question. It ends with its stdin, and runs at low priority. A thread waits for the events.
+ *
  * RDZV_NVML_LIBRARY names another library, and RDZV_DEVICES_ROOT a folder with another /sys, for tests. The process dies
  * with its parent. */
 
-#include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "agent/devices/devices.h"
+#include "agent/devices/facts.h"
+#include "agent/devices/gather.h"
 #include "agent/devices/nvml.h"
 #include "agent/devices/process_description.h"
 #include "agent/devices/scan.h"
@@ -38,38 +46,14 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 
-enum { PROCESSES_ASKED = 256 };
+enum {
+  PROCESSES_ASKED = 256,
+  LOOK_MS = 60000,
+  EVENT_WAIT_MS = 600000, /* any: the wait begins again */
+  EVENT_RETRY_S = 10,     /* after a failed wait */
+  NICE = 10,
+};
 static const unsigned long long MIB = 1 << 20;
-
-/* The library. ----------------------------------------------------------------------------------------------------- */
-
-/* Finds NVML's functions by name. Functions that every relevant version has are required; later ones are optional. Each
- * is named with its version suffix, because without it a linked program gets the oldest struct: the header renames
- * functions. -ENOENT: there is no such library; -ENOSYS: it lacks a function. It stays loaded. */
-static int open_library(struct nvml *n, const char *name, struct err *e) {
-#define REQUIRED(field, symbol, arguments) {symbol, offsetof(struct nvml, field), false},
-#define OPTIONAL(field, symbol, arguments) {symbol, offsetof(struct nvml, field), true},
-  static const struct {
-    const char *name;
-    size_t offset;
-    bool optional;
-  } symbols[] = {NVML_LIST(REQUIRED, OPTIONAL){"nvmlErrorString", offsetof(struct nvml, error), false}};
-#undef REQUIRED
-#undef OPTIONAL
-  memset(n, 0, sizeof *n);
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char *why = dlerror();
-    return err_set(e, -ENOENT, "%s", why ? why : "the library cannot be loaded");
-  }
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-    void *found = dlsym(library, symbols[i].name);
-    if (!found && !symbols[i].optional)
-      return err_set(e, -ENOSYS, "%s has no function %s: is it NVML?", name, symbols[i].name);
-    memcpy((char *)n + symbols[i].offset, &found, sizeof found);
-  }
-  return 0;
-}
 
 /* Devices. --------------------------------------------------------------------------------------------------------- */
 
@@ -148,20 +132,15 @@ static void read_device(const struct nvml *n, unsigned i, struct gpus *g) {
   }
 }
 
-/* -ENOENT: there is no library or driver; -EIO: it fails. */
 static int read_nvidia(struct gpus *g, struct err *e) {
   struct nvml n;
-  const char *other = getenv("RDZV_NVML_LIBRARY");
-  int rc = open_library(&n, other && *other ? other : "libnvidia-ml.so.1", e);
-  if (rc) return rc;
   unsigned count = 0;
-  nvmlReturn_t status = n.init();
-  bool begun = status == NVML_SUCCESS;
-  if (begun) status = n.count(&count);
+  int rc = nvml_begin(&n, e);
+  if (rc) return rc;
+  nvmlReturn_t status = n.count(&count);
   for (unsigned i = 0; status == NVML_SUCCESS && i < count; i++) read_device(&n, i, g);
-  if (status != NVML_SUCCESS)
-    rc = err_set(e, status == NVML_ERROR_DRIVER_NOT_LOADED ? -ENOENT : -EIO, "%s", n.error(status));
-  if (begun) n.shutdown();
+  if (status != NVML_SUCCESS) rc = err_set(e, -EIO, "%s", n.error(status));
+  n.shutdown();
   return rc;
 }
 
@@ -192,19 +171,134 @@ static void put_answer(struct buf *out) {
   gpus_finish(&g);
 }
 
+/* Facts. ----------------------------------------------------------------------------------------------------------- */
+
+static struct watch {
+  const char *job; /* NULL: none is given */
+  struct nvml nvml;
+  bool begun;
+  struct gather_gpus gpus;
+  nvmlEventSet_t events; /* NULL: none */
+  nvmlDevice_t devices[GPUS_MAX];
+  unsigned n_devices;
+  int poke[2]; /* a byte: look again. -1: nobody waits for events */
+} watch = {.poke = {-1, -1}};
+
+/* One write, so that the lines of two threads do not mix. */
+static bool print_line(const struct facts_line *line) {
+  struct buf text = BUF_INIT;
+  facts_print(line, &text);
+  bool written = fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0;
+  buf_finish(&text);
+  return written;
+}
+
+/* No library is not worth a word where there is no driver either. */
+static void begin_nvidia(struct watch *w, struct facts_line *line) {
+  struct err e = ERR_INIT;
+  if (w->begun) return;
+  int rc = nvml_begin(&w->nvml, &e);
+  w->begun = rc == 0;
+  bool driver = scan_text("%s/proc/driver/nvidia/version", devices_root(environ)) != NULL;
+  if (rc && (rc != -ENOENT || driver)) snprintf(line->missing, sizeof line->missing, "NVML: %.200s", e.text);
+}
+
+static void report_xid(struct watch *w, const nvmlEventData_t *event) {
+  struct facts_line line = {.part = FACTS_PARTS};
+  struct gpu_xid *x = &line.xid;
+  nvmlPciInfo_t pci = {.busId = ""};
+  while (x->gpu < (int)w->n_devices && w->devices[x->gpu] != event->device) x->gpu++;
+  x->xid = event->eventData > 0 && event->eventData <= XID_MAX ? (int64_t)event->eventData : XID_MAX;
+  if (x->gpu == (int)w->n_devices) return;
+  if (w->nvml.uuid(event->device, x->uuid, NVML_TEXT_MAX) != NVML_SUCCESS) x->uuid[0] = '\0';
+  if (w->nvml.pci && w->nvml.pci(event->device, &pci) == NVML_SUCCESS)
+    snprintf(x->pci, sizeof x->pci, "%.*s", (int)sizeof pci.busId - 1, pci.busId);
+  gpu_pci_as_kernel(x->pci);
+  if (xid_class_of(x->xid) == XID_CERTAIN) w->gpus.xids[x->gpu] = x->xid;
+  print_line(&line);
+}
+
+static void *wait_for_events(void *ctx) {
+  struct watch *w = ctx;
+  for (;;) {
+    nvmlEventData_t event = {0};
+    nvmlReturn_t rc = w->nvml.event_wait(w->events, &event, EVENT_WAIT_MS);
+    if (rc == NVML_ERROR_TIMEOUT) continue;
+    if (rc == NVML_SUCCESS && event.eventType == NVML_EVENT_XID) report_xid(w, &event);
+    if (write(w->poke[1], "x", 1) != 1) return NULL;
+    if (rc != NVML_SUCCESS) sleep(EVENT_RETRY_S); /* a GPU is lost */
+  }
+}
+
+/* Where events are not supported, the looks have to do. */
+static void begin_events(struct watch *w) {
+  pthread_t thread;
+  const struct nvml *n = &w->nvml;
+  unsigned count = 0;
+  if (!w->begun || w->events || !n->event_set || !n->event_register || !n->event_wait) return;
+  if (n->count(&count) != NVML_SUCCESS || n->event_set(&w->events) != NVML_SUCCESS) return;
+  w->n_devices = count < GPUS_MAX ? count : GPUS_MAX;
+  int registered = 0;
+  for (unsigned i = 0; i < w->n_devices; i++)
+    if (n->handle(i, &w->devices[i]) == NVML_SUCCESS)
+      registered += n->event_register(w->devices[i], NVML_EVENT_XID, w->events) == NVML_SUCCESS;
+  if (!registered || pipe(w->poke) != 0) return;
+  if (pthread_create(&thread, NULL, wait_for_events, w) == 0) pthread_detach(thread);
+}
+
+/* False: nobody reads the lines. */
+static bool look(struct watch *w, bool watches) {
+  const char *root = devices_root(environ);
+  struct facts_line lines[FACTS_PARTS] = {{.part = FACTS_HOST}, {.part = FACTS_PORTS}, {.part = FACTS_GPUS}};
+  bool written = true;
+  for (int i = 0; i < FACTS_PARTS && written; i++) {
+    struct facts_line *line = &lines[i];
+    if (i == FACTS_HOST) gather_host(&line->facts, root);
+    if (i == FACTS_PORTS) gather_ports(&line->facts, root);
+    if (i == FACTS_GPUS) {
+      begin_nvidia(w, line);
+      if (watches) begin_events(w);
+      gather_gpus(&line->facts, w->begun ? &w->nvml : NULL, &w->gpus, root, devices_are_composite(environ), w->job);
+    }
+    written = print_line(line);
+    facts_finish(&line->facts);
+  }
+  return written;
+}
+
+static int run_watch(struct watch *w) {
+  char room[256];
+  setpriority(PRIO_PROCESS, 0, NICE);
+  while (look(w, true)) {
+    struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = w->poke[0], .events = POLLIN}};
+    if (poll(fds, 2, LOOK_MS) <= 0) continue;
+    for (int i = 0; i < 2; i++)
+      if (fds[i].revents && read(fds[i].fd, room, sizeof room) <= 0) _exit(0);
+  }
+  _exit(1); /* the other thread may be in the driver */
+}
+
 static const char help[] =
-    "usage: rdzv-devices\n\n"
+    "usage: rdzv-devices [facts [JOB] | watch [JOB]]\n\n"
     "Prints this machine's GPUs, their memory and the processes that use them, as one JSON object.\n"
+    "facts: prints facts about this machine, its RDMA ports and GPUs, as lines of JSON. Processes of JOB are not foreign.\n"
+    "watch: the same, again every minute and at each line on stdin, and XIDs. It ends with stdin.\n"
     "rdzv-agent runs it. By hand: rdzv-devices | python3 -m json.tool. A driver that hangs, hangs this program.\n"
     "RDZV_NVML_LIBRARY names another libnvidia-ml.so.1, RDZV_DEVICES_ROOT a folder that stands for /.\n";
 
 int main(int argc, char **argv) {
-  if (argc > 1) {
-    bool asked = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
-    if (!asked) fprintf(stderr, "rdzv-devices: it takes no arguments; rdzv-devices --help says what it is for\n");
+  const char *verb = argc > 1 ? argv[1] : "";
+  bool facts = strcmp(verb, "facts") == 0, watches = strcmp(verb, "watch") == 0;
+  if (argc > 1 && ((!facts && !watches) || argc > 3)) {
+    bool asked = strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
+    if (!asked)
+      fprintf(stderr, "rdzv-devices: it takes facts, watch, or nothing; rdzv-devices --help says what they are for\n");
     return asked ? fputs(help, stdout) < 0 : EXIT_CODE_USAGE;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  watch.job = argc > 2 ? argv[2] : NULL;
+  if (watches) return run_watch(&watch);
+  if (facts) return look(&watch, false) ? 0 : 1;
   struct buf text = BUF_INIT;
   put_answer(&text);
   buf_putc(&text, '\n');

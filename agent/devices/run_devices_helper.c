@@ -20,6 +20,16 @@ enum { RETRY_MS = 10 };
 
 static pid_t killed; /* the last one; 0: it is gone. One for all, as there is one driver */
 
+bool devices_helper_may_start(void) {
+  if (killed && helper_is_gone(killed)) killed = 0;
+  return !killed;
+}
+
+void devices_helper_destroy(struct helper *h) {
+  if (h && !helper_has_exited(h)) killed = helper_pid(h);
+  helper_destroy(h);
+}
+
 struct device_probe {
   device_probe_fn fn;
   void *ctx;
@@ -72,11 +82,10 @@ static void start_when_free(uv_timer_t *timer) {
       .on_end = on_helper_end,
       .ctx = p,
   };
-  if (killed && !helper_is_gone(killed)) {
+  if (!devices_helper_may_start()) {
     uv_timer_start(timer, left > RETRY_MS ? start_when_free : on_no_start, RETRY_MS, 0);
     return;
   }
-  killed = 0;
   if (helper_start(&o, &p->helper, &p->failed)) uv_timer_start(timer, on_no_start, 0, 0);
 }
 
@@ -92,8 +101,7 @@ struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, d
 
 void device_probe_destroy(struct device_probe *p) {
   if (!p) return;
-  if (p->helper && !helper_has_exited(p->helper)) killed = helper_pid(p->helper);
-  helper_destroy(p->helper);
+  devices_helper_destroy(p->helper);
   uv_close((uv_handle_t *)&p->timer, loop_free);
 }
 

@@ -4,6 +4,7 @@
 
 /* Asks the driver for this machine's GPUs: runs rdzv-devices, with a deadline. */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 #include "agent/devices/gpu_usage.h"
@@ -19,7 +20,13 @@ struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, d
 /* After the answer, or before: then fn is not called. Memory is freed when the loop has closed its handles. */
 void device_probe_destroy(struct device_probe *p);
 
-/* The same, but waits. */
+/* For other runs of rdzv-devices. One that was destroyed alive may hang in the driver, where another one would hang too:
+ * false until it is gone. */
+struct helper;
+bool devices_helper_may_start(void);
+void devices_helper_destroy(struct helper *h); /* NULL is fine */
+
+/* device_probe_start, but waits. */
 int device_probe_now(uint32_t deadline_ms, struct gpus *g, struct err *e);
 
 #endif

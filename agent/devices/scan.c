@@ -91,10 +91,7 @@ static void put_word(char *out, size_t size, const char *value) {
   snprintf(out, size, "%.*s", (int)strcspn(value, " \t\n"), value);
 }
 
-/* Calls fn for each name in a folder, in order. */
-static void each_name(void (*fn)(void *ctx, const char *name), void *ctx, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void each_name(void (*fn)(void *ctx, const char *name), void *ctx, const char *fmt, ...) {
+void scan_names(void (*fn)(void *ctx, const char *name), void *ctx, const char *fmt, ...) {
   struct dirent **v = NULL;
   va_list ap;
   va_start(ap, fmt);
@@ -174,11 +171,11 @@ static void count_file(void *ctx, const char *name) {
 
 /* Addresses are omitted if only the number is certain. */
 static void scan_nvidia(struct scan *s) {
-  each_name(count_file, s, "%s/dev", s->root);
-  each_name(read_nvidia, s, "%s/proc/driver/nvidia/gpus", s->root);
+  scan_names(count_file, s, "%s/dev", s->root);
+  scan_names(read_nvidia, s, "%s/proc/driver/nvidia/gpus", s->root);
   bool driver = s->g->n > 0;
   s->vendor = NVIDIA;
-  if (!driver && s->number) each_name(read_nvidia_pci, s, "%s/sys/bus/pci/devices", s->root);
+  if (!driver && s->number) scan_names(read_nvidia_pci, s, "%s/sys/bus/pci/devices", s->root);
   if (!s->number || s->number == s->g->n || (driver && s->number > s->g->n)) return;
   gpus_finish(s->g);
   for (int i = 0; i < s->number; i++) gpus_add(s->g);
@@ -209,7 +206,7 @@ static void read_amd_memory(struct scan *s, struct gpu *gpu, long node) {
   }
   if (!scan_number(scan_text("%s/sys/class/kfd/kfd/topology/nodes/%ld/gpu_id", s->root, node), &v)) return;
   s->number = (int)v;
-  each_name(read_kfd_process, s, "%s/sys/class/kfd/kfd/proc", s->root);
+  scan_names(read_kfd_process, s, "%s/sys/class/kfd/kfd/proc", s->root);
 }
 
 static void read_kfd_node(struct scan *s, long node) {
@@ -263,7 +260,7 @@ static void read_intel(void *ctx, const char *pci) {
   if (!is_display(s, pci) || strcmp(pci, "0000:00:02.0") == 0) return;
   s->number = 0;
   s->card[0] = '\0';
-  each_name(read_drm_name, s, "%s/sys/bus/pci/devices/%s/drm", s->root, pci);
+  scan_names(read_drm_name, s, "%s/sys/bus/pci/devices/%s/drm", s->root, pci);
   if (!s->number) return;
   int tiles = 1;
   while (tiles < TILES_MAX && (is_there("%s/sys/bus/pci/devices/%s/tile%d", s->root, pci, tiles) ||
@@ -321,7 +318,7 @@ static void read_proc(void *ctx, const char *name) {
   struct scan *s = ctx;
   if (!isdigit((unsigned char)*name)) return;
   s->pid = strtol(name, NULL, 10);
-  each_name(read_fdinfo, s, "%s/proc/%ld/fdinfo", s->root, s->pid);
+  scan_names(read_fdinfo, s, "%s/proc/%ld/fdinfo", s->root, s->pid);
 }
 
 static void count_intel_node(void *ctx, const char *name) {
@@ -337,10 +334,10 @@ static void scan_intel(struct scan *s) {
   s->first = s->g->n;
   s->vendor = INTEL;
   s->number = 0;
-  each_name(count_intel_node, s, "%s/dev/dri", s->root);
+  scan_names(count_intel_node, s, "%s/dev/dri", s->root);
   if (!s->number) return;
-  each_name(read_intel, s, "%s/sys/bus/pci/devices", s->root);
-  if (s->in_use && s->g->n > s->first) each_name(read_proc, s, "%s/proc", s->root);
+  scan_names(read_intel, s, "%s/sys/bus/pci/devices", s->root);
+  if (s->in_use && s->g->n > s->first) scan_names(read_proc, s, "%s/proc", s->root);
   free(s->clients);
 }
 

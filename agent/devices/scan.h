@@ -17,5 +17,8 @@ void scan_gpus_in_use(struct gpus *g, const char *root, bool composite);
 /* The text of a file, until the next call, NULL: unreadable; and a number at its start. */
 const char *scan_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool scan_number(const char *text, long *v);
+/* Calls fn for each name in a folder, in order. */
+void scan_names(void (*fn)(void *ctx, const char *name), void *ctx, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif
