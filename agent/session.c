@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/failures/verdict_json.h"
+#include "agent/health/health.h"
 #include "agent/job_times.h"
 #include "agent/kubeflow.h"
 #include "agent/launch/hosts.h"
@@ -77,6 +78,7 @@ struct session {
   struct id_helpers id_helpers;
   struct event_sinks *events; /* NULL: none */
   struct kubeflow *kubeflow;  /* NULL: not under Kubeflow Trainer */
+  struct health *health;      /* NULL: --health off */
   struct log_queries *log_queries;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
@@ -145,6 +147,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
       [CONNECT_ENDPOINT] = LINK_TO_ENDPOINT, [CONNECT_SUCCESSOR] = LINK_TO_ADDRESS, [CONNECT_OWN] = LINK_TO_OWN};
   switch (fx->kind) {
   case SUP_CONNECT:
+    health_lost(s->health);
     link_open(s->link, &(struct link_to){.where = where[fx->connect.to],
                                          .endpoint = fx->connect.endpoint,
                                          .addr = fx->text,
@@ -156,6 +159,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     fx->bytes = NULL;
     break;
   case SUP_DISCONNECT:
+    health_lost(s->health);
     access_check_daemon(round_store_access(s->store), false);
     /* Before an exit, who follows the workers' output may still read the last lines: begin_exit. */
     if (s->effects.v[s->effects.n - 1].kind == SUP_EXIT) break;
@@ -164,6 +168,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN:
+    health_begin_round(s->health);
     front_give_keyboard(s->o->front, true);
     round_start(s->round, fx->spawn.start, fx->bytes, &fx->spawn.keep);
     fx->spawn.start = NULL;
@@ -342,6 +347,7 @@ static void on_up(void *ctx, bool moved) {
 }
 
 static void on_down(void *ctx, const struct link_down *down) {
+  health_lost(((struct session *)ctx)->health);
   access_check_daemon(round_store_access(((struct session *)ctx)->store), false);
   log_queries_forget(((struct session *)ctx)->log_queries);
   post(ctx, &(struct supervisor_event){
@@ -359,6 +365,8 @@ static void on_other_program(void *ctx, const char *who) {
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
   if (m->type == MSG_WELCOME) access_check_daemon(round_store_access(s->store), true);
+  if (m->type == MSG_WELCOME) health_welcome(s->health);
+  if (m->type == MSG_STOP) health_look_again(s->health);
   if (m->type == MSG_FIND_OWNERS) access_check_on_find(round_store_access(s->store), &m->find_owners);
   if (m->type == MSG_OWNERS) access_check_on_owners(round_store_access(s->store), &m->owners);
   if (m->type == MSG_FETCH_LOG) log_queries_ask(s->log_queries, &m->fetch_log);
@@ -384,7 +392,9 @@ static void get_summary(void *ctx, struct buf *out, bool *busy) {
 }
 
 static void on_event(void *ctx, struct supervisor_event *ev) {
-  post(ctx, ev);
+  struct session *s = ctx;
+  if (ev->kind == SUP_EXITED) ev->exited.xid = health_xid(s->health, round_device(s->round, ev->local_rank));
+  post(s, ev);
 }
 
 static void on_store_port(void *ctx, uint16_t port) {
@@ -429,6 +439,8 @@ static void begin_exit(struct session *s, int code) {
   if (code) round_hand_up(s->round, code);
   event_sinks_close(s->events);
   kubeflow_close(s->kubeflow);
+  health_destroy(s->health);
+  s->health = NULL;
   forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
   log_queries_end(s->log_queries);
   if (!log_queries_is_followed(s->log_queries)) leave(s);
@@ -452,6 +464,7 @@ static bool close_all(struct session *s) {
   id_helpers_stop_all(&s->id_helpers);
   event_sinks_close(s->events);
   kubeflow_destroy(s->kubeflow);
+  health_destroy(s->health);
   log_queries_destroy(s->log_queries);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
@@ -628,6 +641,12 @@ static int open_parts(struct session *s, struct err *e) {
                                                                          .last_ms = ON_EVENT_LAST_MS,
                                                                          .one_job = true});
   if (!cluster_variable(o->env, "RDZV_AGENT_SOCKET")) s->kubeflow = kubeflow_create(&s->loop, o->env);
+  if (o->health != HEALTH_OFF)
+    s->health = health_create(&(struct health_options){.loop = &s->loop,
+                                                       .job = c->job,
+                                                       .deadline_ms = (uint32_t)o->device_timeout_ms,
+                                                       .send = send_to_daemon,
+                                                       .ctx = s});
   s->log_queries = log_queries_create(&(struct log_queries_options){
       .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
   open_link(s);

@@ -310,6 +310,11 @@ static int settle_all(struct settling *s, struct err *e) {
   if (o->torch.logs_specs && !*o->torch.logs_specs)
     return err_set(e, -EINVAL, "%s is empty: give a name, or remove it", options_spelling_of(s, "logs-specs"));
   options_rest_from_cluster(s);
+  if (!o->device_timeout_ms) {
+    if (options_source(s, "health") > OPT_FROM_FILE)
+      options_note_ignored(s, "health", "--device-timeout 0 asks no driver");
+    o->health = HEALTH_OFF;
+  }
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? ORPHAN_GRACE_FIXED_MS : ORPHAN_GRACE_MS;
   /* The start of a worker may last at least as long as a step. */

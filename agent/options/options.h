@@ -40,6 +40,9 @@ enum store_place { STORE_AGENT, STORE_WORKER };
 /* --hang-stacks */
 enum hang_stacks { HANG_STACKS_AUTO, HANG_STACKS_NEVER };
 
+/* --health */
+enum health_mode { HEALTH_OFF, HEALTH_WARN, HEALTH_STRICT };
+
 /* --numa-binding, as torchrun names them. */
 enum numa_binding { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
 
@@ -144,6 +147,7 @@ struct agent_options {
   bool sole_agent;
   /* how long to wait for the GPU driver to answer and for memory to be freed; 0: do not ask */
   int64_t device_timeout_ms;
+  enum health_mode health;                /* off: also with device_timeout_ms 0 */
   int64_t hang_timeout_ms, hang_start_ms; /* 0: never */
   struct hang_option hang_watch;
   enum hang_stacks hang_stacks;
@@ -182,7 +186,7 @@ struct agent_options {
   const char *ssh;              /* runs a command on another host; NULL: ssh with default options */
   const char *launch_agent;     /* path of rdzv-agent there; NULL: as here, else in PATH */
   int64_t fan_out;
-  bool quiet, verbose, explain, help, version;
+  bool quiet, verbose, explain, check_only, help, version;
   enum completion completion; /* print the shell's script and exit */
 
   struct torch_options torch;

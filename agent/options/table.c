@@ -53,6 +53,13 @@ static const struct opt table[] = {
      .def = "20s",
      .help = "How long to wait for the GPU driver to answer, and before a restart for the workers' GPU memory to be "
              "freed. 0: do not ask the driver."},
+    {.name = "health",
+     SITE(WORD(health, "off|warn|strict")),
+     .def = "warn",
+     .help =
+         "Facts about this host, its GPUs and RDMA ports, by which rdzvd names the host that differs from the others. "
+         "warn: they are found out once the workers run. strict: before the agent joins, and it exits with 16 if the "
+         "host cannot work. off: not at all, as with --device-timeout 0."},
     {.group = "One command for several hosts"},
     {.name = "hosts",
      TEXT(hosts, "HOST[:N][,...]"),
@@ -316,6 +323,10 @@ static const struct opt table[] = {
      FLAG(explain),
      .brief = "Print every setting and the command, and run nothing.",
      .help = "Print every setting with the variable that it came from, and the command, and exit."},
+    {.name = "check-only",
+     FLAG(check_only),
+     .brief = "Print facts about this host, and run nothing.",
+     .help = "Print the facts of --health about this host, and exit: with 16 if it cannot work."},
     {.name = "version", FLAG(version), .brief = "Print the version and exit.", .help = "Print the version and exit."},
     {SHARED("help"), .alias = "h", .foreign_no_env = true, FLAG(help), .brief = "Print all options and exit.",
      .help = "Print all options and exit; -h prints those that are used most."},

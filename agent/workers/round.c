@@ -130,10 +130,14 @@ static uint32_t seen_rank(const struct round_driver *r, uint32_t i) {
   return (uint32_t)r->o.env->first + i;
 }
 
+const struct device *round_device(const struct round_driver *r, uint32_t local_rank) {
+  return device_watch_get(r->devices, local_rank);
+}
+
 /* Its device as a verdict names it; "" if it is not known. Valid until the next call. */
 static const char *device_of(const struct round_driver *r, uint32_t i) {
   static char name[DEVICE_MAX + 1];
-  const struct device *d = device_watch_get(r->devices, i);
+  const struct device *d = round_device(r, i);
   struct buf text = BUF_INIT;
   if (d) devices_name(d, &text);
   snprintf(name, sizeof(name), "%s", buf_text(&text));

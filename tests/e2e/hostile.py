@@ -36,14 +36,14 @@ STORE_PORT = b"40404"  # in an answer: stands for the port that the agent's HELL
 
 class FakeDaemon:
     """Opens a channel with an agent (with the key of the test, or with `key`; None: it speaks plainly), greets it with `greeting`, waits for
-    HELLO and sends it `answers`: (name, fields) each; those behind a None when it has reported. .openings: what each peer wrote first, .heard: the names of messages."""
+    HELLO and sends it `answers`: (name, fields) each; those behind a None when it has reported. .openings: what each peer wrote first, .heard: the names of messages, .facts: the fields of each FACTS."""
 
     def __init__(self, *answers, key="", greeting=None, listener=None):
         at = answers.index(None) if None in answers else len(answers)
         self.answers, self.last = dict(HELLO=answers[:at], REPORT=answers[at + 1 :]), "REPORT" if None in answers else "HELLO"
         self.key = harness.key_of(0) if key == "" else key
         self.greeting = greeting
-        self.openings, self.heard, self.answered = [], [], False
+        self.openings, self.heard, self.facts, self.answered = [], [], [], False
         self.listener = listener or harness.listen_in()
         host, self.port = self.listener.getsockname()
         self.endpoint = f"{host}:{self.port}"
@@ -73,6 +73,8 @@ class FakeDaemon:
                         break
                     body, data = data[HEADER.size : HEADER.size + size], data[HEADER.size + size :]
                     self.heard.append(NAMES[number])
+                    if NAMES[number] == "FACTS":
+                        self.facts.append(json.loads(body))
                     if NAMES[number] == "HELLO":
                         port = json.loads(body).get("store_port", 0)
                     texts = [(name, json.dumps(f).encode() if isinstance(f, dict) else f) for name, f in self.answers.get(NAMES[number], ())]

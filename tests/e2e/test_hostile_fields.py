@@ -77,6 +77,7 @@ def fields_of(message, n, report):
         FORWARD=dict(version=1, job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
         EVIDENCE=dict(incarnation=n.incarnation, round=n.round or 1, collectives=[dict(group="g", op="o", seq=1, waiting=1, ranks="0")], silent="0"),
+        FACTS=dict(wall_ms=1, text="t", facts=[dict(name="kernel", at="gpu0", text="t")]),
         CONTROL=dict(verb="drain", host="h", job="job", user="u"),
     )[message]
 
