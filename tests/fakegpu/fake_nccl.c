@@ -289,13 +289,14 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     fake_lock();
   }
-  if (c->registering || fake_injected("ncclCommAbort")) never_return();
+  bool stuck = c->registering || fake_injected("ncclCommAbort");
   if (fake_comm_give_away) fake_comm_give_away(c);
   fake_board_abort(c);
   c->state = FAKE_ABORTED;
   fake_talk_drop(c);
   fake_comm_queue_pending(c);
   fake_comm_close(c);
+  if (stuck) never_return(); /* the kernels have left */
   await_graphs(c);
   fake_comm_drop(c);
   return fake_nccl_leave(ncclSuccess);
