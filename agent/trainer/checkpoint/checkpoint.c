@@ -293,6 +293,12 @@ static int clean_temporaries(int dirfd, const char *dir, const struct ckpt_id *m
   return rc;
 }
 
+static bool has_marker(int dirfd, const char *name) {
+  char path[CKPT_NAME_MAX + sizeof marker_name];
+  snprintf(path, sizeof path, "%s/%s", name, marker_name);
+  return faccessat(dirfd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
   struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
@@ -307,7 +313,8 @@ int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct
   ckpt_claim_prune(l.v, whole, l.n, mine, keep, goes);
   for (size_t i = 0; i < l.n && rc == 0; i++) {
     ckpt_name_format(&l.v[i], name);
-    if (goes[i]) rc = remove_checkpoint(fd, name, e);
+    /* One that is not whole, although it has a marker, may be of another release, which reads it. */
+    if (goes[i] && (whole[i] || !has_marker(fd, name))) rc = remove_checkpoint(fd, name, e);
   }
   rc = rc ? -EIO : clean_temporaries(fd, dir, &mine->id, e);
   free(goes);

@@ -48,7 +48,8 @@ int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m,
 /* The marker of the newest checkpoint of that life, without its state. 1: found. 0: there is none. */
 int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m);
 /* Removes what dead writers left (checkpoints older than mine->id and without a marker), and all but the `keep` newest
- * complete checkpoints of mine->origin. Those of other runs stay. Removes the marker of a checkpoint first. A failure is
+ * complete checkpoints of mine->origin. Those of other runs, and of other
+ * releases, stay. Removes the marker of a checkpoint first. A failure is
  * reported, but a checkpoint that stays does no harm. */
 int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e);
 

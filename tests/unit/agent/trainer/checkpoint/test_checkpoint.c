@@ -408,6 +408,28 @@ FOLDER_TEST(test_old_ones_go_and_rubbish_with_them) {
   free(torn);
 }
 
+/* It is refused by a sentence, and its own release still finds it. */
+FOLDER_TEST(test_a_checkpoint_of_another_release_stays) {
+  struct ckpt_marker mine = marker_of(2, 1, 60);
+  struct ckpt_list l;
+  write_one(1, 1, 20);
+  write_one(2, 1, 60);
+  char *path = file_of("000001-2026-r000001-s000000000020", "COMMIT");
+  FILE *f = fopen(path, "w");
+  assert_true(f && fputs("rdzv-trainer checkpoint 5\njob a-job\n", f) > 0 && fclose(f) == 0);
+  assert_int_equal(ckpt_prune(unit_folder, &mine, 1, NULL), 0);
+  assert_int_equal(ckpt_list(unit_folder, &l, NULL), 0);
+  assert_int_equal(l.n, 2);
+  ckpt_list_finish(&l);
+  char *newer = file_of("000002-2026-r000001-s000000000060", "COMMIT");
+  assert_int_equal(unlink(newer), 0);
+  struct latest found = find();
+  assert_int_equal(found.rc, 0);
+  assert_non_null(strstr(found.text, "is of format version 5, and this trainer reads version 6"));
+  free(path);
+  free(newer);
+}
+
 UNIT_TEST(test_directories_that_cannot_be) {
   struct err e = ERR_INIT;
   struct ckpt_marker id = marker_of(1, 1, 1);
