@@ -6,7 +6,8 @@ The first of these places wins, for each part alone, because a system may have t
 
   CUDA_HOME, CUDA_PATH     the toolkit; then the folder above the nvcc in PATH, then /usr/local/cuda
   NCCL_HOME                NCCL; then pkg-config, the system's own folders, the toolkit
-  wheels from PyPI         nvidia-cublas and nvidia-nccl-cu13, which contain headers and libraries
+  wheels from PyPI         nvidia-cublas and nvidia-nccl-cu13, which contain headers and libraries; of nvidia-cuda-runtime those of the
+                           runtime, where the toolkit has only the compiler
 
 The libraries are named by file (libcublasLt.so.13), because wheels have no links for the linker. The number is that of the toolkit, and
 the module must run with it.
@@ -64,13 +65,32 @@ def pkg_config(name, header, library):
     return (include, lib / library) if (include / header).is_file() and (lib / library).is_file() else None
 
 
-def find_toolkit():
+def runtime(root):
+    include, static = root / "include", [root / lib / "libcudart_static.a" for lib in TOOLKIT_LIBS]
+    static = [at for at in static if at.is_file()]
+    return {"cuda_include": include, "cudart": static[0]} if (include / "cuda_runtime_api.h").is_file() and static else None
+
+
+def release(nvcc):
+    """13, of nvcc 13.0."""
+    try:
+        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    found = re.search(r"release (\d+)", said)
+    return int(found[1]) if found else 0
+
+
+def find_toolkit(nvidia):
     for root in toolkits():
-        nvcc, include = root / "bin/nvcc", root / "include"
-        static = [root / lib / "libcudart_static.a" for lib in TOOLKIT_LIBS]
-        static = [at for at in static if at.is_file()]
-        if nvcc.is_file() and (include / "cuda_runtime_api.h").is_file() and static:
-            return {"nvcc": nvcc, "cuda_include": include, "cudart": static[0], "root": root}
+        nvcc = root / "bin/nvcc"
+        if not nvcc.is_file():
+            continue
+        found = runtime(root)
+        for at in nvidia if not found else []:
+            found = found or runtime(at / f"cu{release(nvcc)}")
+        if found:
+            return {"nvcc": nvcc, "root": root, **found}
     return None
 
 
@@ -95,7 +115,8 @@ def find_nccl(roots, nvidia):
 
 
 def main():
-    toolkit, nvidia = find_toolkit(), wheels()
+    nvidia = wheels()
+    toolkit = find_toolkit(nvidia)
     roots = [toolkit["root"]] if toolkit else []
     version = major(toolkit["cuda_include"]) if toolkit else 13
     cublas, nccl = find_cublas(roots, nvidia, version), find_nccl(roots, nvidia)
