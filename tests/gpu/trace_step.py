@@ -12,7 +12,6 @@ import shutil
 import statistics
 
 import steps
-import work as w
 from work import Fail, Skip
 
 STEPS = 60  # of the run; a shape is captured after its first step

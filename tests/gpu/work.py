@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the steps of tests/gpu/run: where things are, processes with a deadline, jobs of rdzv-trainer, and their metrics."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 STOP_S = 10  # for whom we ask to end
 # Of programs, in a build.
 PLACES = {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzv-nccl": "agent", "rdzv-devices": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit",
-          "test_coll_nccl": "tests/unit", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
+          "librdzv.so.0": "agent/sdk", "test_coll_nccl": "tests/unit", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
 ONE_DEVICE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1}  # ranks on one device, each a host of its own to NCCL, meet by sockets
 
 
@@ -47,8 +49,16 @@ class Work:
         self.libraries = self.cuda_libraries() if self.carried else []
         if self.carried and not self.why_not_carried():
             self.build = self.carried
-        self.deadline, self.started, self.of_torch = 0, [], None
+        self.deadline, self.started, self.of_torch = 0, [], {}
         self.step = ""
+        self.torch_lock = threading.Lock()
+        self.devices = len(gpu_query("index") or []) if self.device == "cuda" and not self.rehearse else 0
+
+    def fork(self):
+        """For a step that runs beside others: with processes and a deadline of its own."""
+        other = copy.copy(self)
+        other.started = []
+        return other
 
     # -- where things are
 
@@ -73,7 +83,8 @@ class Work:
 
     def env(self, **more):
         hidden = ("RDZV_", "MASTER_", "TORCHELASTIC", "PET_", "SLURM_")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(hidden) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        stand_ins = ("RDZV_NVML_LIBRARY", "RDZV_FAKE_NVML")  # of --dry
+        env = {k: v for k, v in os.environ.items() if (k in stand_ins or not k.startswith(hidden)) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         # The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels.
         if self.libraries:
             env["LD_LIBRARY_PATH"] = ":".join([*self.libraries, *filter(None, [env.get("LD_LIBRARY_PATH")])])
@@ -149,16 +160,19 @@ class Work:
         return json.loads(text.splitlines()[-1])
 
     def torch_facts(self):
-        """What PyTorch says of itself; "why" where it cannot be used here."""
-        if self.of_torch is None:
+        """What PyTorch says of itself; "why" where it cannot be used here. An import that did not end in time is asked for again by the next step."""
+        with self.torch_lock:
+            if self.of_torch:
+                return self.of_torch
+            missing = [m for m in ("torch", "numpy") if not importlib.util.find_spec(m)]
             try:
-                missing = [m for m in ("torch", "numpy") if not importlib.util.find_spec(m)]
-                self.of_torch = {"why": f"{missing[0]} is not installed"} if missing else self.torch([{"do": "facts"}], "torch-facts")[0]
+                found = {"why": f"{missing[0]} is not installed"} if missing else self.torch([{"do": "facts"}], "torch-facts")[0]
             except Fail as e:
-                self.of_torch = {"why": f"PyTorch cannot be used: {e}"}
-            if not self.rehearse and self.of_torch.get("devices") == 0:
-                self.of_torch["why"] = f"PyTorch {self.of_torch['torch']} has no CUDA device"
-        return self.of_torch
+                return {"why": f"PyTorch cannot be used: {e}"}
+            if not self.rehearse and found.get("devices") == 0:
+                found["why"] = f"PyTorch {found['torch']} has no CUDA device"
+            self.of_torch.update(found)
+            return self.of_torch
 
     def lacks_torch(self):
         """Why nothing can be laid beside PyTorch, or nothing."""
@@ -258,17 +272,19 @@ def free_port():
 
 
 class Job:
-    """A world of ranks on this machine: an agent for each, every one a node of its own, to rdzv as to NCCL, so that several may use one device."""
+    """A world of ranks on this machine: an agent for each. With a device for each rank they are one host to NCCL, which then uses NVLink, NVLS and shared
+    memory. Otherwise each is a host of its own, so that several may use one device. program: what the agents run instead of rdzv-trainer."""
 
-    def __init__(self, work, world, options, name, agent=(), **env):
+    def __init__(self, work, world, options, name, agent=(), program=(), **env):
         self.work, self.name, self.mark = work, name, f"gpurun-{os.getpid()}-{time.monotonic_ns()}"
         meet = f"127.0.0.1:{free_port()}"
         self.agents = []
         for i in range(world):
             # Devices are not asked for: each agent would wait for the memory that the others use.
             argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *work.of_agent(), *agent]
-            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", XDG_CONFIG_HOME=str(work.file("config")), NCCL_HOSTID=f"node-{i}", **ONE_DEVICE, **env)
-            self.agents.append(work.start([*argv, "--", *options], work.file(f"{name}-{i}.log"), own))
+            place = {"CUDA_VISIBLE_DEVICES": i} if work.devices >= world else {"NCCL_HOSTID": f"node-{i}", **ONE_DEVICE}
+            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", XDG_CONFIG_HOME=str(work.file("config")), **place, **env)
+            self.agents.append(work.start([*argv, "--", *program, *options], work.file(f"{name}-{i}.log"), own))
 
     def wait(self):
         """Until all agents have ended, well."""

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/gpu/run: that the command works which will measure on a GPU. What it measures here, on a CPU with tiny sizes, means nothing."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
+import time
+from types import SimpleNamespace
 
 import pages
 import pytest
@@ -19,13 +24,15 @@ import kills  # noqa: E402
 import pack  # noqa: E402
 import perf  # noqa: E402
 import sanitize  # noqa: E402
+import steps  # noqa: E402
 import work  # noqa: E402
+from standins import NSYS, SANITIZER  # noqa: E402
 
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {**dict.fromkeys(("coll", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
-                "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
+NOT_ON_A_CPU = {**dict.fromkeys(("coll-1", "coll-2", "coll-3", "coll-4", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
+                **dict.fromkeys(("devices", "busy"), "nvidia-smi is not installed"), "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
 
 
 def run(*argv, **env):
@@ -56,6 +63,101 @@ def test_every_step_can_be_rehearsed(tmp_path):
             continue
 
 
+def test_all_deadlines_fit_half_an_hour():
+    loader = importlib.machinery.SourceFileLoader("gpu_run", str(RUN))
+    found = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+    loader.exec_module(found)
+    assert found.longest() <= 1800 and set(found.ALONE) < set(found.DEADLINES)
+    assert found.longest(["seam", "ranks", "coll-1", "coll-2"]) == 120 and found.longest(["seam", "ranks", "coll-1", "coll-2", "coll-4", "times"]) == 165
+
+
+@on_stand_ins
+def test_dry(tmp_path):
+    """The whole order, on stand-ins for all that a GPU's machine has."""
+    p = subprocess.Popen([sys.executable, RUN, "--dry", "--build", str(BUILD), "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = p.communicate(timeout=600)[0]
+    found = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert p.returncode == 0 and list(found) == run("--list").stdout.split(), said
+    skipped = {name: r["line"] for name, r in found.items() if r["how"] == "skipped"}
+    assert skipped == dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder") and all(r["how"] in ("ok", "skipped") for r in found.values()), said
+    assert found["devices"]["figures"]["devices"] == 1 and found["ras"]["figures"]["verdict"]["rank"] == 1
+    assert len(set(map("{:.6g}".format, found["torch-nccl"]["figures"].values()))) == 1
+    for name in "nvidia-smi-q.out", "nvidia-smi-topo.out", "ldd.out":
+        assert (tmp_path / "smoke" / name).stat().st_size, name
+
+
+def test_the_runtime_may_be_the_wheels(tmp_path):
+    """A toolkit with the compiler alone; the wheel of another release does not count."""
+    for name, text in {"home/bin/nvcc": "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n", "site/nvidia/cu12/lib/libcudart_static.a": "",
+                       "site/nvidia/cu12/include/cuda_runtime_api.h": "#define CUDART_VERSION 12080\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "home/bin/nvcc").chmod(0o755)
+    env = {**os.environ, "CUDA_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path / "site")}
+
+    def ask():
+        said = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+        return dict(line.split("=", 1) for line in said.splitlines())
+
+    if not list((pathlib.Path(sys.prefix) / "lib").glob("python3*/site-packages/nvidia/cu13")):
+        assert ask()["nvcc"] == ""
+    (tmp_path / "site/nvidia/cu12").rename(tmp_path / "site/nvidia/cu13")
+    (tmp_path / "site/nvidia/cu13/include/cuda_runtime_api.h").write_text("#define CUDART_VERSION 13000\n")
+    found = ask()
+    assert found["nvcc"] == str(tmp_path / "home/bin/nvcc") and found["cudart"] == str(tmp_path / "site/nvidia/cu13/lib/libcudart_static.a") and found["major"] == "13"
+
+
+BUILDS = r"""#!/bin/sh
+case "$1" in
+-C) [ -e "$BUILDS/relaxed" ] || { echo "error: a warning" >&2; exit 1; } ;;
+configure) case "$*" in *werror=false) touch "$BUILDS/relaxed" ;; esac ;;
+setup) mkdir -p "$2"; touch "$2/build.ninja" ;;
+esac
+exit 0
+"""
+
+
+def test_a_build_that_warns_is_made_without_werror(tmp_path, monkeypatch):
+    for name in "meson", "ninja":
+        (tmp_path / name).write_text(BUILDS)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("BUILDS", str(tmp_path))
+    one = work.Work(SimpleNamespace(rehearse=True, cuda_module=None, out=str(tmp_path / "out"), build=None, deps=None))
+    one.build, one.step, one.deadline = tmp_path / "build", "build", time.monotonic() + 60
+    monkeypatch.setattr(one, "program", lambda name: "/bin/true")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(one, "env", lambda **more: dict(os.environ))
+    assert "without -Werror" in steps.build(one)[0] and (tmp_path / "relaxed").exists()
+
+
+def test_an_import_that_was_too_slow_is_tried_again(tmp_path, monkeypatch):
+    one = work.Work(SimpleNamespace(rehearse=True, cuda_module=None, out=str(tmp_path), build=str(tmp_path), deps=None))
+    said = iter([work.Fail("torch-facts did not end in time"), [{"torch": "2.11.0"}]])
+
+    def torch(*_):
+        answer = next(said)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(work.Work, "torch", torch)
+    assert "did not end in time" in one.fork().lacks_torch()
+    assert one.fork().lacks_torch() is None and one.of_torch["torch"] == "2.11.0"
+
+
+@pytest.mark.parametrize("devices, world, several", [(0, 2, False), (1, 2, False), (2, 2, True), (8, 4, True)])
+def test_with_several_gpus_each_rank_has_one_and_they_are_one_host(tmp_path, monkeypatch, devices, world, several):
+    one, began = work.Work(SimpleNamespace(rehearse=True, cuda_module=None, out=str(tmp_path), build=str(tmp_path), deps=None)), []
+    one.devices = devices
+    monkeypatch.setattr(one, "program", lambda name: name)
+    monkeypatch.setattr(one, "start", lambda argv, log, env: began.append(env))
+    work.Job(one, world, [], "job")
+    assert [env.get("NCCL_HOSTID") for env in began] == [None if several else f"node-{i}" for i in range(world)]
+    assert [env.get("CUDA_VISIBLE_DEVICES") for env in began] == [str(i) if several else os.environ.get("CUDA_VISIBLE_DEVICES") for i in range(world)]
+    assert all(("NCCL_IB_DISABLE" in env) != several for env in began)
+
+
 @on_stand_ins
 def test_kills_on_a_device_that_runs_ahead(tmp_path):
     """Rank 0 may take lines with it; nothing else may be missing. The device's memory is what this nvidia-smi says."""
@@ -63,31 +165,19 @@ def test_kills_on_a_device_that_runs_ahead(tmp_path):
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\ncase $1 in *memory*) echo 1000 ;; *) echo stand-in, 1 ;; esac\n")
     smi.chmod(0o755)
-    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "coll,kill", "--out", tmp_path / "out", PATH=f"{smi.parent}:{os.environ['PATH']}")
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "coll-2,kill", "--out", tmp_path / "out", PATH=f"{smi.parent}:{os.environ['PATH']}")
     assert p.returncode == 0, p
     results = json.loads((tmp_path / "out/results.json").read_text())["results"]
-    assert results["coll"]["figures"] == {"nccl": 1}
+    assert results["coll-2"]["figures"] == {"nccl": 1}
     assert results["kill-restart"]["figures"]["kills"] == results["kill-inplace"]["figures"]["kills"] == 2
     assert {name: v["kills"] for name, v in results["kill-staggered"]["figures"].items()} == {"3 ranks": 2, "4 ranks": 2}
     figures = results["kill-memory"]["figures"]
     assert figures["survivors_mib"] == {"rank 0": [1000] * 3, "rank 1": [1000] * 3} and figures["memory_left_mib"] == 0
 
 
-SANITIZER = r"""#!/bin/sh
-while [ "${1#--}" != "$1" ]; do shift 2; done
-case "$HOW $1" in
-"nothing "*) echo "no permission" >&2; exit 1 ;;
-"crash "*rdzv-trainer) echo "Segmentation fault" >&2 ;;
-"errors "*rdzv-trainer) "$@"; echo "========= ERROR SUMMARY: 3 errors"; exit 99 ;;
-*) "$@" ;;
-esac
-echo "========= ERROR SUMMARY: 0 errors"
-"""
-
-
 @on_stand_ins
 @pytest.mark.parametrize("how, result, words", [
-    ("well", "ok", "memcheck fp32, memcheck bf16, racecheck fp32, racecheck bf16: clean\nok       sanitize-seam"),
+    ("well", "ok", "memcheck fp32, memcheck bf16, racecheck fp32, racecheck bf16: clean"),
     ("crash", "FAILED", "memcheck, fp32: ERROR SUMMARY: 0 errors, and the run did not end well"),
     ("errors", "FAILED", "memcheck, fp32: ERROR SUMMARY: 3 errors ("),
     ("nothing", "skipped", "memcheck does not work here: no permission"),
@@ -97,7 +187,7 @@ def test_a_sanitizer(tmp_path, how, result, words):
     tool.write_text(SANITIZER)
     tool.chmod(0o755)
     p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "sanitize,sanitize-seam", "--out", tmp_path / "out", PATH=f"{tmp_path}:{os.environ['PATH']}", HOW=how)
-    assert p.stdout.split()[0] == result and words in p.stdout, p
+    assert re.search(rf"^{result} +sanitize ", p.stdout, re.M) and words in p.stdout, p
 
 
 INITCHECK = """========= Uninitialized __global__ memory read of size 4 bytes
@@ -118,17 +208,6 @@ def test_only_initcheck_lets_libraries_read_what_they_ignore(kernel, check, word
     assert sanitize.verdict(check, sanitize.re.search(r"ERROR SUMMARY: (\d+) \w+", log), log, True) == words
 
 
-NSYS = r"""#!/bin/sh
-case "$1" in
-profile) [ "$HOW" = fails ] && { echo "no permission" >&2; exit 1; }
-  for word; do case "$before" in -o) touch "$word.nsys-rep" ;; esac; before=$word; done ;;
-stats) echo 'Processing [replay.sqlite] with [cuda_gpu_kern_sum.py]...'
-  echo
-  echo 'Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name'
-  echo '60.0,6000,60,2100.0,2000.0,1000,3000,5.0,"void update_kernel<(bool)1, float>(const kernel_control *, hyper, float *)"'
-  echo '40.0,4000,60,1500.0,1500.0,1000,3000,5.0,"decide_kernel(kernel_decide, unsigned long, kernel_scratch *)"' ;;
-esac
-"""
 NCU = r"""#!/bin/sh
 echo '==PROF== Connected to process 1'
 echo '"ID","Process ID","Kernel Name","gpu__time_duration.sum"'
@@ -239,21 +318,21 @@ def finished(out, pack_at):
 def test_pieces_are_put_together(tmp_path):
     """A step that has no room is named, with the command for it; the next call, with a folder of its own, carries the first one's results in."""
     one, two = tmp_path / "one", tmp_path / "two"
-    common = ["--rehearse", "--build", BUILD, "--only", "sanitize-seam,coll,trace", "--pack", tmp_path / "pack"]
-    p = run(*common, "--out", one, "--limit", 200)
+    common = ["--rehearse", "--build", BUILD, "--only", "sanitize-seam,coll-3,trace", "--pack", tmp_path / "pack"]
+    p = run(*common, "--out", one, "--limit", 100)
     assert p.returncode == 0 and finished(one, tmp_path / "pack") == {"sanitize-seam": "skipped", "trace": "skipped"}, p
-    assert "left, since --limit 200 had no room for them: coll; go on with:" in p.stdout
+    assert "left, since --limit 100 had no room for them: coll-3; go on with:" in p.stdout
     words = p.stdout.splitlines()[-1].split()
-    assert words[0] == "tests/gpu/run" and words[-4:] == ["--only", "coll", "--carry", str(tmp_path / "pack")] and words.count("--only") == 1
+    assert words[0] == "tests/gpu/run" and words[-4:] == ["--only", "coll-3", "--carry", str(tmp_path / "pack")] and words.count("--only") == 1
     words[words.index(str(one))] = str(two)
     p = run(*words[1:])
     assert p.returncode == 0 and "left" not in p.stdout, p
-    assert finished(two, tmp_path / "pack") == {"sanitize-seam": "skipped", "coll": "skipped", "trace": "skipped"}
+    assert finished(two, tmp_path / "pack") == {"sanitize-seam": "skipped", "coll-3": "skipped", "trace": "skipped"}
 
 
 def test_a_step_that_no_limit_holds_begins_first(tmp_path):
-    p = run("--rehearse", "--build", BUILD, "--only", "coll", "--out", tmp_path, "--limit", 20)
-    assert p.returncode == 0 and p.stdout.startswith("skipped  coll ") and "left" not in p.stdout, p
+    p = run("--rehearse", "--build", BUILD, "--only", "coll-3", "--out", tmp_path, "--limit", 20)
+    assert p.returncode == 0 and p.stdout.startswith("skipped  coll-3 ") and "left" not in p.stdout, p
 
 
 def test_a_pack_is_small_and_says_what_it_lacks(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@
 #include "common/system/clock.h"
 
 const char *coll_module;
+int coll_devices = 1;
 uint64_t coll_timeout_ms = 2000;
 
 void nap(int ms) {
@@ -136,11 +137,12 @@ struct nccl_config config_of(struct rank *r) {
 }
 
 static bool make_device(struct rank *r) {
-  struct gpu_config cfg = {.device = 0, .precision = COMPUTE_FP32};
+  bool several = coll_devices >= r->world;
+  struct gpu_config cfg = {.device = several ? r->rank : 0, .precision = COMPUTE_FP32};
   struct err e = ERR_INIT;
   char id[32];
   snprintf(id, sizeof id, "rank-%d", r->rank);
-  setenv("NCCL_HOSTID", id, 1);
+  if (!several) setenv("NCCL_HOSTID", id, 1);
   EXPECT((r->gpu = open_module()) != NULL);
   GOOD(r->gpu->compute_create(&cfg, &r->c, &e));
   return true;

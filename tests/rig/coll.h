@@ -51,6 +51,7 @@ struct test {
 };
 
 extern const char *coll_module;  /* the file */
+extern int coll_devices;         /* 1: all ranks share one */
 extern uint64_t coll_timeout_ms; /* of worlds with a missing rank: as short as the device starts */
 
 #define EXPECT(cond)                                                                                                   \

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of coll.h, by NCCL: sums, orders, captures, and above all failures, in worlds of real processes.
  *
- *   test_coll_nccl [--cuda-module FILE] [--only NAME,NAME] [--timeout-ms MS]
+ *   test_coll_nccl [--cuda-module FILE] [--only NAME,NAME] [--world N] [--devices N] [--timeout-ms MS]
+ *
+ * --world: tests of so many ranks alone. --devices: each rank has a device, and all are one host to NCCL, if there are
+ * enough; otherwise they are hosts with one device.
  *
  * MS is the deadline for a missing rank: 2000. A communicator must come up within it, which takes longer on a GPU.
  * Without a module (--cuda-module, or RDZV_CUDA_MODULE) the program exits with 77, "skipped". The same program runs on
- * the stand-ins of tests/fakegpu and on one GPU, where each rank has its own NCCL_HOSTID. */
+ * the stand-ins of tests/fakegpu and on GPUs. */
 
 #include "tests/rig/coll.h"
 
@@ -614,16 +617,18 @@ static bool is_listed(const char *list, const char *name) {
 
 int main(int argc, char **argv) {
   const char *only = NULL;
-  int failed = 0;
+  int failed = 0, world = 0;
   coll_module = getenv("RDZV_CUDA_MODULE");
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--cuda-module") == 0) coll_module = argv[i + 1];
     if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+    if (strcmp(argv[i], "--world") == 0) world = atoi(argv[i + 1]);
+    if (strcmp(argv[i], "--devices") == 0) coll_devices = atoi(argv[i + 1]);
     if (strcmp(argv[i], "--timeout-ms") == 0) coll_timeout_ms = strtoull(argv[i + 1], NULL, 10);
   }
   if (!coll_module) return fprintf(stderr, "no --cuda-module: skipped\n"), SKIPPED;
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    if (only && !is_listed(only, tests[i].name)) continue;
+    if ((only && !is_listed(only, tests[i].name)) || (world && tests[i].world != world)) continue;
     uint64_t from = monotonic_ms();
     bool ok = run_world(&tests[i]);
     printf("%s  %-34s %6llu ms\n", ok ? "ok    " : "FAILED", tests[i].name,
