@@ -22,10 +22,20 @@ static void flip(const float *at, uint64_t n, uint64_t where) {
   memcpy(p, &bits, sizeof bits);
 }
 
+static uint64_t number(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static int is(const char *name, const char *word) {
+  const char *text = getenv(name);
+  return text && strcmp(text, word) == 0;
+}
+
 /* RANK is that of the agent's start; the stand-in for the agent gives the local one alone. */
 static int here(void) {
-  const char *want = getenv("FLIP_RANK"), *rank = getenv("RANK") ? getenv("RANK") : getenv("RDZV_LOCAL_RANK");
-  return want && rank && strcmp(want, rank) == 0;
+  const char *rank = getenv("RANK") ? getenv("RANK") : getenv("RDZV_LOCAL_RANK");
+  return rank && is("FLIP_RANK", rank);
 }
 
 void cblas_sgemm(const enum CBLAS_ORDER order, const enum CBLAS_TRANSPOSE ta, const enum CBLAS_TRANSPOSE tb,
@@ -35,15 +45,12 @@ void cblas_sgemm(const enum CBLAS_ORDER order, const enum CBLAS_TRANSPOSE ta, co
                       int, const float *, int, float, float *, int);
   static uint64_t calls;
   if (!real) *(void **)&real = dlsym(RTLD_NEXT, "cblas_sgemm");
-  int gradients = getenv("FLIP_WHAT") && strcmp(getenv("FLIP_WHAT"), "gradients") == 0, due = 0;
+  int gradients = is("FLIP_WHAT", "gradients"), due = 0;
   if (here() && (gradients ? ta == CblasTrans : ta == CblasNoTrans && tb == CblasTrans)) {
-    uint64_t at = strtoull(getenv("FLIP_AT"), NULL, 10);
     calls++;
-    const char *round = getenv("RDZV_ROUND");
-    due = getenv("FLIP_ONCE") ? calls == at && round && strcmp(round, "1") == 0 : calls >= at;
+    due = getenv("FLIP_ONCE") ? calls == number("FLIP_AT", 0) && is("RDZV_ROUND", "1") : calls >= number("FLIP_AT", 0);
   }
-  uint64_t where =
-      (getenv("FLIP_WHERE") ? strtoull(getenv("FLIP_WHERE"), NULL, 10) : calls) * 0x9e3779b97f4a7c15ull >> 16;
+  uint64_t where = number("FLIP_WHERE", calls) * 0x9e3779b97f4a7c15ull >> 16;
   if (due && !gradients) flip(b, (uint64_t)n * (uint64_t)k, where);
   real(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   if (due && gradients) flip(c, (uint64_t)n, where);

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import pages
 from harness import BUILD, SANITIZED
 from trainer_world import SMALL, Run, metrics, train
 
@@ -125,3 +126,13 @@ def test_the_others_go_on_in_place_without_a_checkpoint(rdzv):
                    env=flip("gradients", 91, once=True))
     assert a.exit() == 0 and a.says(f"checksum {straight}"), a
     assert a.says("rank 2 has wrong gradients at step 23") and a.says("3 of 4 workers here go on in place"), a
+
+
+def test_the_command_of_the_page(rdzv):
+    (command,) = pages.lines("deploy/guide/health.md", "verify")
+    changes = [("--verify-every 100", "--verify-every 10"), ("--checkpoint-every 500", "--checkpoint-every 50"), ("784,128,784", "60,12,60"),
+               ("--epochs 20", "--epochs 2")]
+    p = pages.shell(rdzv, pages.with_changes(command, changes), env={**flip("weights", 400, once=True), "FLIP_WHERE": "8"})
+    assert p.exit(60) == 0, p
+    assert p.says(r"rank 2 \(local 2\) on \S+, pid \d+, exited with code 17: rank 2 has wrong weights at step \d+: other ranks agree on other bits; "
+                  r"at step \d+ all ranks had the same state; test this host's memory, processor and GPU, after step \d+ of \d+"), p

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import EVERY_PYTORCH, HERE, QUIET
+import pages
 from harness import BUILD, SANITIZED, TOP
 
 SCRIPT = HERE / "scripts/verify.py"
@@ -116,3 +117,20 @@ def test_a_checksum_sees_each_bit():
             assert int(_verify.checksum([x, first], cpu)) != want
             data[at] ^= 1 if dtype == torch.bool else 1 << at % 8
     assert int(_verify.checksum([], cpu)) == 0 == int(_verify.checksum([torch.empty(0)], cpu))
+
+
+def test_the_script_of_the_page(rdzv):
+    (script,) = [b.text for b in pages.blocks("deploy/guide/health.md") if b.comment == "python: verify"]
+    before = """
+import torch, torch.distributed as dist, torch.nn.functional as F
+import rdzv.torch
+dist.init_process_group("gloo")
+torch.manual_seed(3)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.Generator().manual_seed(dist.get_rank())
+loader = [(torch.randn(4, 8, generator=data), torch.randn(4, 1, generator=data)) for _ in range(10)]
+"""
+    (rdzv.tmp / "train.py").write_text(before + script.replace("every=100", "every=2") + "\nprint(verify._gradients, verify._equal_at)\n")
+    a = rdzv.agent("--standalone", "--nproc", 3, rdzv.tmp / "train.py", env={**QUIET, **MODULE, "PYTHON_EXEC": sys.executable})
+    assert a.exit(120) == 0 and len(re.findall("True 9$", a.text, re.M)) == 3, a
