@@ -16,7 +16,7 @@ from held import guard_of, hold, reap
 from test_rdzvctl_verbs import hosts  # noqa: F401, a fixture
 from test_rdzvd_control import ctl
 
-TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "mse", "--seed", 3, "--recovery", "inplace"]
+TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "mse", "--seed", 3, "--recovery", "inplace", "--verify-every", 3]
 
 
 def events(path, kind):
