@@ -77,6 +77,10 @@ struct plan {
   int jitter;           /* one point of so many is late; 0: none */
   struct event events[EVENTS_MAX];
   int n_events;
+  /* Before a check behind this step a bit of this place's weights or gradients is flipped, once; 0: never. */
+  uint64_t flip_step;
+  int flip_place;
+  bool flip_gradients;
 };
 
 /* The undisturbed run of one world and variant. */
@@ -119,6 +123,7 @@ struct page {
   struct place places[WORLD_MAX];
   int n_stored;
   struct stored store[STORE_KEYS];
+  bool flipped, blamed;
   bool failed;
   char why[WORLD_TEXT];
 };

@@ -164,6 +164,39 @@ static void watched_block(struct compute *c, bool on) {
   point();
 }
 
+/* A flipped bit, behind all that is queued. */
+static int flip(struct compute *c, struct span s, struct err *e) {
+  struct compute_buf *stage;
+  struct compute_mark mark;
+  struct span word = span_of(s.buf, s.at + s.n / 2, 1);
+  int rc = self.real->alloc(c, COMPUTE_STAGE, 1, &stage, e);
+  if (rc == 0) rc = self.real->copy(c, span_of(stage, 0, 1), word, e);
+  if (rc == 0) rc = self.real->record(c, &mark, e);
+  if (rc == 0) rc = compute_wait(c, mark, STORE_WAIT_MS, e);
+  if (rc) return rc;
+  uint32_t bits;
+  float *at = self.real->host(c, span_of(stage, 0, 1));
+  memcpy(&bits, at, sizeof bits);
+  bits ^= 1u << 5;
+  memcpy(at, &bits, sizeof bits);
+  rc = self.real->copy(c, word, span_of(stage, 0, 1), e);
+  if (rc == 0) rc = self.real->record(c, &mark, e);
+  if (rc == 0) rc = compute_wait(c, mark, STORE_WAIT_MS, e);
+  self.real->free(c, stage);
+  return rc;
+}
+
+static int watched_checksum(struct compute *c, struct span s, struct span out, struct err *e) {
+  const struct plan *p = &page->plan;
+  struct compute_buf *wanted = p->flip_gradients ? self.t->model.grads : self.t->model.params;
+  bool due = p->flip_step && self.t->queued.step >= p->flip_step && own_place == p->flip_place && s.buf == wanted;
+  if (due && !__atomic_exchange_n(&page->flipped, true, __ATOMIC_ACQ_REL)) {
+    int rc = flip(c, s, e);
+    if (rc) return rc;
+  }
+  return self.real->checksum(c, s, out, e);
+}
+
 static void watched_destroy(struct compute *c) {
   for (int i = 0; i <= SLOTS_MAX; i++)
     if (self.weights[i]) self.real->free(c, self.weights[i]);
@@ -178,6 +211,7 @@ static void watch_device(void) {
   self.ops.record = watched_record;
   self.ops.done = watched_done;
   self.ops.destroy = watched_destroy;
+  self.ops.checksum = watched_checksum;
   if (self.ops.block_updates) self.ops.block_updates = watched_block;
   c->ops = &self.ops;
 }

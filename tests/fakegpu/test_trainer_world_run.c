@@ -282,6 +282,7 @@ static void begin_life(struct run *r) {
 /* Exits. ----------------------------------------------------------------------------------------------------------- */
 
 static bool disturbed(void) {
+  if (page->flipped) return true;
   for (int k = 0; k < page->plan.n_events; k++)
     if (page->plan.events[k].fired || page->plan.events[k].kind == EVENT_FAIL) return true;
   return false;
@@ -313,6 +314,7 @@ static bool exit_is_fine(const struct run *r, int i, int status) {
   }
   switch (WEXITSTATUS(status)) {
   case 0: return p->done;
+  case 17: return page->blamed = page->flipped && !page->blamed && i == r->plan->flip_place;
   case 71: return w->failing || exited_here(i) || must_capture(r);
   case 75: return asked || r->told;
   case 82: return w->failing || asked || (!r->plan->inplace && disturbed());
@@ -432,6 +434,7 @@ bool run_turn(struct run *r) {
 }
 
 void run_end(struct run *r) {
+  if (r->plan->flip_step && !page->blamed) world_fail("a flipped bit was not found, or not blamed on its place");
   end_minter(r);
   for (int i = 0; i < page->world; i++)
     if (r->workers[i].state == RUNS) {
