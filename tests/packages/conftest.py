@@ -18,6 +18,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
 import deadlines  # noqa: E402
+import dry_release  # noqa: E402
 import machine  # noqa: E402
 import pages  # noqa: E402
 from harness import TOP, need  # noqa: E402
@@ -138,18 +139,15 @@ def built(tmp_path_factory, tools):
     absent = [package for tool, package in DEBIAN_TOOLS.items() if not shutil.which(tool)]
     if absent:
         pytest.skip(f"not installed: {' '.join(absent)}")
-    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else DEBIAN_BUILD, tmp_path_factory)
+    command = pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else DEBIAN_BUILD
+    work = tmp_path_factory.mktemp("built") / "debian"
+    done = subprocess.run(["sh", "-c", f"{command} --out {work}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert list(work.glob("*.changes")), done.stdout
+    return work, done.stdout
 
 
 @pytest.fixture(scope="session")
-def built_without(built, tmp_path_factory):
-    """The same without CUDA, as most people build them, also where there is nvcc."""
-    return build(DEBIAN_BUILD, tmp_path_factory) if cuda_is_here() else built
-
-
-def build(command, tmp_path_factory):
-    """In the same folder each time: paths are among the compiler's options, and so ccache knows what the build before has compiled."""
-    work = tmp_path_factory.getbasetemp() / "debian"
-    done = subprocess.run(["sh", "-c", f"{command} --out {work}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert list(work.glob("*.changes")), done.stdout
-    return work.rename(tmp_path_factory.mktemp("built") / "debian"), done.stdout
+def dry(made, tmp_path_factory, tools):
+    """A release, made dry from a clean clone: (its folder, what the command printed). Its packages are those without CUDA, as most people build them."""
+    need("dpkg-buildpackage")
+    return dry_release.release(made, tmp_path_factory.mktemp("elsewhere") / "a" / "clone", tools, with_libraries=True)

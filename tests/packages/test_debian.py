@@ -53,8 +53,8 @@ def test_lintian_finds_nothing(built):
     assert "lintian found nothing" in built[1], built[1]
 
 
-def test_lintian_finds_nothing_without_cuda(built_without):
-    out, said = built_without
+def test_lintian_finds_nothing_without_cuda(dry):
+    out, said = dry
     assert "lintian found nothing" in said, said
     assert set(debs(out)) == {name for name in HAVE if "cuda" not in name}
 
