@@ -402,7 +402,7 @@ sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup
     sup_parked_unasked, sup_prepare, sup_can_checkpoint, sup_checkpointed, sup_progress, sup_resumed, sup_saved,
     sup_saving, sup_start, sup_stop, sup_stop_finished, sup_settled, sup_settled_early, sup_stale, sup_stale_running,
     sup_kill, sup_spawned, sup_exec_failed, sup_device_held, sup_exited, sup_exited_parked, sup_clear,
-    sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away, sup_standby;
+    sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away, sup_standby, sup_notice;
 
 /* supervisor.c */
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);

@@ -248,6 +248,15 @@ void sup_going_away(struct supervisor *s, const struct supervisor_event *ev) {
   sup_begin_leave(s, (uint64_t)ev->msg->going_away.away_ms);
 }
 
+/* The daemon says it to all agents of the job: the first agent of a host is enough. */
+void sup_notice(struct supervisor *s, const struct supervisor_event *ev) {
+  struct buf line = BUF_INIT;
+  const char *text = ev->msg->notice_msg.text;
+  buf_put_plain(&line, text, strlen(text), TEXT_MAX);
+  sup_log(s, s->config.echo ? LOG_DEBUG : LOG_WARN, "%s", buf_text(&line));
+  buf_finish(&line);
+}
+
 void sup_log_start(struct supervisor *s, const struct start *start) {
   struct buf ranks = BUF_INIT;
   int64_t last = start->rank_base + s->config.workers - 1;

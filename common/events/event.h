@@ -85,6 +85,8 @@ _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
     "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                   \
     EVENT_HAS(HOSTNAME))                                                                                               \
   X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, "The drain of a host is lifted.", EVENT_HAS(HOSTNAME))               \
+  X(JOB_NOTICE, "rdzv.job.notice", AGENT,                                                                              \
+    "The daemon has found something that people should know: a host, a wire or a rank that is unlike the others.", 0)  \
   X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                            \
     "Nodes have been missing for 10 s, and then each time after twice as long.",                                       \
     EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES) | EVENT_HAS(DURATION_MS))                                                  \

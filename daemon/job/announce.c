@@ -16,6 +16,7 @@
 #include "daemon/job/internal.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/deadline.h"
@@ -258,6 +259,30 @@ void job_announce_refusal(struct job *j, const char *host, const char *why) {
   struct event e = begin(j, EVENT_NODE_REFUSED, host);
   buf_printf(&text, "node %s was refused by job %s: %s", host, j->id, why);
   finish(j, &e, &text);
+}
+
+static void send_notice(struct job *j, const char *text) {
+  struct msg msg;
+  msg_init(&msg, MSG_NOTICE);
+  msg.notice_msg.text = text;
+  struct bytes *b = msg_bytes(&msg);
+  for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, b);
+  bytes_unref(b);
+  job_log(j, LOG_WARN, "%s", text);
+}
+
+void job_notice(struct job *j, const char *fmt, ...) {
+  struct buf text = BUF_INIT;
+  va_list ap;
+  va_start(ap, fmt);
+  buf_vprintf(&text, fmt, ap);
+  va_end(ap);
+  send_notice(j, buf_text(&text));
+  if (j->announcer) {
+    struct event e = begin(j, EVENT_JOB_NOTICE, NULL);
+    finish(j, &e, &text);
+  }
+  buf_finish(&text);
 }
 
 uint64_t job_announce_deadline(const struct job *j) {

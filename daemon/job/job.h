@@ -481,6 +481,8 @@ void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 /* Events. */
 void job_announce_hello(struct job *j, const struct member *m, bool joins); /* WELCOME is out */
 void job_announce_progress(const struct member *m);                         /* PROGRESS came */
+/* A line for people, on all agents of the job, in this daemon's log, and as an event. No full stop. */
+void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* For people. */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */

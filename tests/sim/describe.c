@@ -113,6 +113,7 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     put_verdict(&m->prepare.verdict, out);
     break;
   case MSG_KILL: put_kill(&m->kill, out); break;
+  case MSG_NOTICE: buf_printf(out, "NOTICE: %s", m->notice_msg.text); break;
   case MSG_HEARTBEAT_ACK:
     buf_printf(out, "HEARTBEAT_ACK%s%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "",
                m->flags & FRAME_FLAG_RECOVERING ? " recovering" : "");

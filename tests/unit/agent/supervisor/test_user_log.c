@@ -107,6 +107,25 @@ BENCH_TEST(test_an_agent_for_each_gpu_logs_a_crash_once) {
   }
 }
 
+/* So with what the daemon says to all: the first agent of a host logs it, on one line whatever is in it. */
+BENCH_TEST(test_a_notice_is_logged_once_on_each_host) {
+  for (int echo = 0; echo < 2; echo++) {
+    struct msg m;
+    bench_open();
+    bench.config.echo = echo;
+    bench_running();
+    bench_clear();
+    msg_init(&m, MSG_NOTICE);
+    m.notice_msg.text = "node n7\x1b[2J has 7 GPUs";
+    bench_event(&(struct supervisor_event){.kind = SUP_MSG, .msg = &m});
+    const struct supervisor_effect *e = bench_effect(SUP_SAY);
+    assert_non_null(e);
+    assert_int_equal(e->say.level, echo ? LOG_DEBUG : LOG_WARN);
+    assert_null(strchr(e->text, '\x1b'));
+    assert_non_null(strstr(e->text, "has 7 GPUs"));
+  }
+}
+
 BENCH_TEST(test_a_settled_verdict_that_names_another) {
   another_is_settled(true);
 }
