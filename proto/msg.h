@@ -155,11 +155,6 @@ enum owner_byte {
   X(ALWAYS, "always")                                                                                                  \
   X(NEVER, "never")
 
-#define HEALTH_LIST(X) /* --health: what a node's facts are for */                                                     \
-  X(OFF, "off")        /* they are neither gathered nor judged */                                                      \
-  X(WARN, "warn")                                                                                                      \
-  X(STRICT, "strict") /* its node joins no round before they are known */
-
 #define ABSENCE_LIST(X) /* the reason why an expected host is missing */                                               \
   X(NEVER, "never-came")                                                                                               \
   X(LOST, "lost")                                                                                                      \
@@ -226,9 +221,6 @@ enum lasting { LASTING_LIST(X) LASTING_COUNT };
 #define X(name, word) NCCL_IDS_##name,
 enum nccl_ids { NCCL_IDS_LIST(X) NCCL_IDS_COUNT };
 #undef X
-#define X(name, word) HEALTH_##name,
-enum health { HEALTH_LIST(X) HEALTH_COUNT };
-#undef X
 #define X(name, word) ABSENCE_##name,
 enum absence { ABSENCE_LIST(X) ABSENCE_COUNT };
 #undef X
@@ -255,7 +247,6 @@ const char *outcome_name(enum outcome v);
 const char *scale_up_name(enum scale_up v);
 const char *after_finish_name(enum after_finish v);
 const char *nccl_ids_name(enum nccl_ids v);
-const char *health_name(enum health v);
 const char *job_state_name(enum job_state v);
 
 /* Objects inside messages. ----------------------------------------------------------------------------------------- */
@@ -529,8 +520,7 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, all_fence)               /* each node of that round must fence: START said so, or FRAME_FLAG_ALL_FENCE */ \
   F(S, BOOL, sole)                    /* --sole-agent: no other agent of this job lives on this machine */             \
   F(S, INT, left_rank, -1, NODES_MAX) /* its node rank in voted_round, of which nothing runs here; -1: none */         \
-  F(S, HEX, origin, INCARNATION_MAX)  /* as START of that round gave it */                                             \
-  F(S, ENUM, health, health)          /* --health; off: its FACTS are not judged */
+  F(S, HEX, origin, INCARNATION_MAX)  /* as START of that round gave it */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -672,7 +662,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* no daemon begins a round for so long: workers may run on */
 
 #define control_FIELDS(F, S)                                                                                           \
-  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker, confirm-dead, logs */                    \
+  F(S, REQ_STR, verb, 32) /* status, jobs, nodes, stop, drain, undrain, kill-worker ... */                             \
   F(S, STR, job, JOB_ID_MAX)                                                                                           \
   F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                                  \
   F(S, INT, rank, -1, WORLD_MAX) /* kill-worker; logs: of this worker, -1: of all workers of the node */               \

@@ -62,6 +62,11 @@ enum {
   F(GOODPUT_LOST, "goodput_lost", NUM, "seconds of it")                                                                \
   F(GOODPUT_STOPPING, "goodput_stopping", NUM, "seconds of it")                                                        \
   F(GOODPUT_CHECKPOINT, "goodput_checkpoint", NUM, "seconds of it")                                                    \
+  F(FACT, "fact", STR, "what is odd, as in `rdzvctl nodes --json`")                                                    \
+  F(AT, "at", STR, "where on the node: `gpu3`, `mlx5_0/1`; left out for the host")                                     \
+  F(CLASS, "class", STR, "`hint`, `suspect` or `certain`")                                                             \
+  F(VALUE, "value", STR, "that node's value")                                                                          \
+  F(USUAL, "usual", STR, "that of the others")                                                                         \
   F(DROPPED, "dropped", INT, "events that were lost")                                                                  \
   F(MESSAGE, "message", STR, "a sentence for people")
 
@@ -85,6 +90,9 @@ _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
     "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                   \
     EVENT_HAS(HOSTNAME))                                                                                               \
   X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, "The drain of a host is lifted.", EVENT_HAS(HOSTNAME))               \
+  X(NODE_ODD, "rdzv.node.odd", AGENT,                                                                                  \
+    "A node is unlike the others, or has a fault. A fact that flaps has such an event at a doubling interval.",        \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(FACT) | EVENT_HAS(AT) | EVENT_HAS(CLASS) | EVENT_HAS(VALUE) | EVENT_HAS(USUAL))    \
   X(JOB_NOTICE, "rdzv.job.notice", AGENT,                                                                              \
     "The daemon has found something that people should know: a host, a wire or a rank that is unlike the others.", 0)  \
   X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                            \

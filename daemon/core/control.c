@@ -548,6 +548,18 @@ static int do_key(struct ask *a) {
   return 0;
 }
 
+static int do_nodes(struct ask *a) {
+  int code = 0;
+  struct account *of = a->all ? NULL : accounts_open(&a->c->jobs.accounts, a->uid, "");
+  struct job *j = !of || may_ask_now(a, of) ? find_job(a, &code) : NULL;
+  if (!j && !code) code = EXIT_CODE_REFUSED;
+  if (j) (a->q->json ? nodes_json : nodes_text)(j, &a->text);
+  a->raw = j && a->q->json;
+  if (of) of->answers_ms += 1 + a->text.len / CORE_ANSWER_BYTES_MS;
+  accounts_close(&a->c->jobs.accounts, of);
+  return a->text.len > STATUS_MAX ? too_long(a) : code;
+}
+
 static int do_logs(struct ask *a) {
   int code = 0;
   struct job *j = find_job(a, &code);
@@ -564,6 +576,7 @@ static const struct {
     {"status", show},        {"jobs", show},    {"drain", do_drain},
     {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
     {"key", do_key},         {"logs", do_logs}, {"confirm-dead", do_confirm_dead},
+    {"nodes", do_nodes},
 };
 
 static int unknown_verb(struct ask *a) {

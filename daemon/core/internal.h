@@ -146,6 +146,12 @@ struct status_walk {
 /* Appends at least `budget` bytes, if there is as much. False: it is complete, or longer than STATUS_MAX. */
 bool status_more(struct status_walk *w, const struct core *c, size_t budget, struct buf *out);
 
+/* nodes.c: the facts of a job's nodes. Longer than STATUS_MAX: it is cut short and must not be sent. */
+void nodes_text(const struct job *j, struct buf *out);
+void nodes_json(const struct job *j, struct buf *out);
+/* What is odd there, at most `max` entries; host NULL: on any. The caller's. */
+struct json_t *nodes_findings_json(const struct job *j, const char *host, size_t max);
+
 /* control.c */
 void core_control(struct core *c, const struct core_event *ev);
 bool control_may(const struct core *c, int64_t uid, const struct job *j); /* j NULL: everything; uid -1: nothing */

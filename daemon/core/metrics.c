@@ -18,6 +18,7 @@
 #include "daemon/core/internal.h"
 #include "daemon/goodput/recovery_times.h"
 #include "daemon/job/goodput.h"
+#include "daemon/job/health.h"
 
 #define M(NAME, name, type, labels, meaning) METRIC_##NAME,
 enum metric { METRIC_LIST(M) METRIC_COUNT };
@@ -135,6 +136,28 @@ static void put_number(struct buf *out, enum metric metric, const struct row *r,
   buf_printf(out, "%lld\n", (long long)v);
 }
 
+/* One series for each fact of a host, with the number of its places. */
+static void put_odd(struct buf *out, const struct row *r) {
+  const struct findings *all = job_findings(r->job);
+  size_t n_series = 0;
+  for (struct map_entry *e = NULL; all && (e = map_next(&all->hosts, e));) {
+    size_t n[FACT_COUNT] = {0};
+    enum fact_class class[FACT_COUNT] = {FACT_FINE};
+    for (const struct finding *v = ((const struct odd_host *)e->value)->first; v; v = v->next) {
+      n[v->fact] += v->present;
+      if (v->present && v->class > class[v->fact]) class[v->fact] = v->class;
+    }
+    for (int id = 0; id < FACT_COUNT; id++) {
+      if (!n[id] || n_series++ >= ODD_SERIES_MAX) continue;
+      put_series(out, METRIC_ODD, r, "fact", fact_kinds[id].name);
+      out->len -= 2; /* "} " */
+      buf_printf(out, ",class=\"%s\",host=\"", fact_class_name(class[id]));
+      put_value(out, e->key);
+      buf_printf(out, "\"} %zu\n", n[id]);
+    }
+  }
+}
+
 static void put_row(struct buf *out, enum metric metric, const struct row *r) {
   const struct job *j = r->job;
   const struct job_progress *p = &r->progress;
@@ -185,6 +208,7 @@ static void put_row(struct buf *out, enum metric metric, const struct row *r) {
     put_series(out, metric, r, NULL, NULL);
     put_seconds(out, (uint64_t)p->left_ms);
     break;
+  case METRIC_ODD: put_odd(out, r); break;
   default: break;
   }
 }

@@ -6,7 +6,8 @@
  *
  * The text of a thousand jobs takes 2 ms or so, in one go (tests/unit/daemon/core/test_scale.c).
  *
- * No series exists per rank or per node, so their number does not depend on the size of a job. */
+ * No series exists per rank or per node, so their number does not depend on the size of a job. Odd facts alone name their
+ * node: the first ODD_SERIES_MAX of a job. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,6 +37,8 @@ struct member;
   M(PROGRESS, rdzv_progress, gauge, "judgement",                                                                       \
     "1 for how the progress is judged: up to date, slowing, late, stuck.")                                             \
   M(LEFT, rdzv_time_left_seconds, gauge, "", "Time to the last step at the usual pace. None while a node is late.")    \
+  M(ODD, rdzv_node_odd_facts, gauge, "host fact class",                                                                \
+    "Places on the node where this fact is odd. Nodes that are like the others have no series.")                       \
   M(RECOVERY, rdzv_recovery_seconds, histogram, "phase -", "Time from a failure to the next round, by phase.")         \
   M(CPU, process_cpu_seconds_total, counter, "-", "Processor time of the daemon.")                                     \
   M(RESIDENT, process_resident_memory_bytes, gauge, "-", "Resident memory of the daemon.")                             \
@@ -43,6 +46,8 @@ struct member;
   M(STARTED, process_start_time_seconds, gauge, "-", "When the daemon started, in seconds since 1970.")                \
   M(OPEN_FDS, process_open_fds, gauge, "-", "Open file descriptors of the daemon.")                                    \
   M(MAX_FDS, process_max_fds, gauge, "-", "Limit of open file descriptors of the daemon.")
+
+enum { ODD_SERIES_MAX = 64 };
 
 /* The states of rdzv_nodes: N(NAME, word, meaning). */
 #define NODE_STATE_LIST(N)                                                                                             \

@@ -14,6 +14,7 @@
 #include "daemon/core/internal.h"
 #include "daemon/core/metrics.h"
 #include "daemon/job/goodput.h"
+#include "daemon/job/health.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) return m->end_acked ? "knows the end" : "was sent the end";
@@ -118,6 +119,8 @@ static bool is_ending_round(const struct job *j) {
   return (j->state == JOB_STOPPING || j->state == JOB_CHECKPOINTING) && j->cause.cause != CAUSE_NONE;
 }
 
+enum { ODD_SHOWN_MAX = 64 }; /* rdzvctl nodes has all */
+
 static json_t *job_to_json(const struct core *c, const struct job *j, bool history, uint64_t now_ms) {
   json_t *v =
       json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
@@ -157,6 +160,7 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   job_goodput(j, now_ms, &g);
   json_object_set_new(v, "goodput", goodput_seconds_json(&g));
   json_object_set_new(v, "progress", progress_to_json(j, now_ms));
+  json_object_set_new(v, "odd", nodes_findings_json(j, NULL, ODD_SHOWN_MAX));
   if (history) json_object_set_new(v, "history", history_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -320,6 +324,8 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   if (text.len) buf_printf(out, "  time: %s\n", buf_text(&text));
   buf_finish(&text);
   progress_text(out, j, now_ms);
+  size_t odd = job_count_odd(j);
+  if (odd) buf_printf(out, "  %zu finding%s about its nodes: rdzvctl nodes %s\n", odd, odd == 1 ? "" : "s", j->id);
   const struct ended_round *p;
   for (size_t i = 0; (p = job_past(j, i)); i++) {
     buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);

@@ -519,7 +519,14 @@ static int ask_and_show(struct client *c) {
       return print_key(c, c->handed);
     } else if (!r->watch || (a.code && !again)) {
       if (!r->json && c->unanswered.len) print_printable(stderr, &c->unanswered, false);
-      print_printable(a.code == 0 || r->json ? stdout : stderr, &a.text, r->json); /* JSON is for programs */
+      if (a.code == 0 && !r->json && ctl_is(c, "nodes") && c->screen.terminal) {
+        struct buf marked = BUF_INIT;
+        ctl_screen_put_marked(&marked, buf_text(&a.text), a.text.len);
+        fputs(buf_text(&marked), stdout);
+        buf_finish(&marked);
+      } else {
+        print_printable(a.code == 0 || r->json ? stdout : stderr, &a.text, r->json); /* JSON is for programs */
+      }
       return a.code;
     }
     if (!r->json) buf_append(&a.text, buf_text(&c->unanswered), c->unanswered.len);
@@ -628,7 +635,8 @@ static int run(struct client *c) {
     uv_signal_start(&c->signals[i], on_signal, signos[i]);
   }
   /* Of verbs that change something somebody may ask who it was. */
-  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "logs") || ctl_is(c, "top") || ctl_asks_key(c);
+  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "nodes") || ctl_is(c, "logs") ||
+               ctl_is(c, "top") || ctl_asks_key(c);
   int code = c->request.user || !looks ? name_users(c) : 0;
   if (code == 0) code = choose_daemons(c);
   if (code) return code;

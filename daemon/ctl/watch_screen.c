@@ -48,6 +48,23 @@ void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, boo
   }
 }
 
+void ctl_screen_put_marked(struct buf *out, const char *text, size_t len) {
+  struct buf shown = BUF_INIT;
+  ctl_screen_put_printable(&shown, text, len, false);
+  bool red = false;
+  for (size_t i = 0; i < shown.len; i++) {
+    const char *p = shown.data + i;
+    bool ends = *p == '\n' || (*p == ' ' && i + 1 < shown.len && p[1] == ' ');
+    bool begins = i == 0 || p[-1] == '\n' || (i > 1 && p[-1] == ' ' && p[-2] == ' ');
+    if (red && ends) buf_puts(out, "\x1b[0m");
+    if (!red && *p == '!' && begins) buf_puts(out, "\x1b[31m");
+    red = (red && !ends) || (*p == '!' && begins);
+    buf_putc(out, *p);
+  }
+  if (red) buf_puts(out, "\x1b[0m");
+  buf_finish(&shown);
+}
+
 /* Appends a line without its newline, cut at the width, and clears its end on the screen. */
 static void put_line(struct buf *out, const char *line, size_t len, size_t width) {
   size_t columns = 0, n = 0;

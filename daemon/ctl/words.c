@@ -18,6 +18,7 @@ enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK, WORD_END };
 const struct opts_verb ctl_verbs[] = {
     {"status", "[JOB]", "watch user json", "One job, or all: nodes, missing nodes, the last verdicts, drained hosts."},
     {"jobs", "", "watch user json", "One line per job."},
+    {"nodes", "JOB", "user json", "The hardware of the job's nodes side by side; what is odd is marked with \"!\"."},
     {"drain", "HOST", "force json", "No further round uses it. One that does ends as planned, uncharged."},
     {"undrain", "HOST", "json", "Its nodes may join rounds again."},
     {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
@@ -33,7 +34,7 @@ const struct opts_verb ctl_verbs[] = {
     {"warm", "[end]", "json", "What --warm-keep keeps here for your next start; end: ends it."},
     {0},
 };
-#define VERBS "status, jobs, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
+#define VERBS "status, jobs, nodes, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
 
 /* The kind of the i-th argument of the command. */
 static enum word kind_of_word(const struct opts_verb *v, int i) {
@@ -92,7 +93,7 @@ static int check_options(const struct opts_verb *v, const char *signal, const st
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
   if (r->user && !has_option(v, "user"))
-    return err_set(e, -EINVAL, "--user is for status, jobs, stop, kill-worker, confirm-dead, logs and top");
+    return err_set(e, -EINVAL, "--user is for status, jobs, nodes, stop, kill-worker, confirm-dead, logs and top");
   if (r->follow && !has_option(v, "follow")) return err_set(e, -EINVAL, "--follow is for logs");
   if (r->has_tail && !has_option(v, "tail")) return err_set(e, -EINVAL, "--tail is for logs");
   if (r->json && !has_option(v, "json")) return err_set(e, -EINVAL, "--json is not for top: use status --json");

@@ -13,9 +13,10 @@
 #include "proto/msg.h"
 
 enum {
-  ACCOUNT_JOBS_MAX = 1024,    /* live and ended */
-  ACCOUNT_HOSTS_MAX = 131072, /* expected hosts */
-  ACCOUNT_GROUPS_MAX = 32768, /* process groups in EVIDENCE, of half a KiB each */
+  ACCOUNT_JOBS_MAX = 1024,     /* live and ended */
+  ACCOUNT_HOSTS_MAX = 131072,  /* expected hosts */
+  ACCOUNT_GROUPS_MAX = 32768,  /* process groups in EVIDENCE, of half a KiB each */
+  ACCOUNT_FACTS_MAX = 2097152, /* facts about its nodes, of 16 bytes each */
   /* Bytes of log lines, and of events for --events, about its jobs: in a second; at once; at once for each node more */
   ACCOUNT_LINES_PER_S = 32 * 1024,
   ACCOUNT_LINES_AT_ONCE = 512 * 1024,
@@ -29,6 +30,7 @@ struct account {
   int64_t uid;                                /* -1: it is an address */
   size_t n_jobs, n_members, n_hosts, n_moved; /* it is freed when it has none, */
   size_t n_groups;                            /* of its jobs */
+  size_t n_facts;                             /* of its nodes */
   size_t n_held;                              /* nobody holds it, and it is within its pace */
   uint64_t answers_ms;                        /* when all that it was told would have been told at the allowed pace */
   uint64_t lines_ns;                          /* when its lines would all have been written at the allowed pace */

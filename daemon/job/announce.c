@@ -24,6 +24,7 @@
 #include "common/exit_codes.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
+#include "daemon/health/findings.h"
 #include "daemon/job/goodput.h"
 
 enum {
@@ -261,7 +262,7 @@ void job_announce_refusal(struct job *j, const char *host, const char *why) {
   finish(j, &e, &text);
 }
 
-static void send_notice(struct job *j, const char *text) {
+void job_send_notice(struct job *j, const char *text) {
   struct msg msg;
   msg_init(&msg, MSG_NOTICE);
   msg.notice_msg.text = text;
@@ -277,12 +278,26 @@ void job_notice(struct job *j, const char *fmt, ...) {
   va_start(ap, fmt);
   buf_vprintf(&text, fmt, ap);
   va_end(ap);
-  send_notice(j, buf_text(&text));
+  job_send_notice(j, buf_text(&text));
   if (j->announcer) {
     struct event e = begin(j, EVENT_JOB_NOTICE, NULL);
     finish(j, &e, &text);
   }
   buf_finish(&text);
+}
+
+void job_announce_odd(struct job *j, const char *host, const struct finding *f, const char *line) {
+  struct buf text = BUF_INIT;
+  job_send_notice(j, line);
+  if (!j->announcer) return;
+  struct event e = begin(j, EVENT_NODE_ODD, host);
+  event_text(&e, EVENT_FACT, fact_kinds[f->fact].name);
+  event_text(&e, EVENT_AT, f->at);
+  event_text(&e, EVENT_CLASS, fact_class_name(f->class));
+  event_text(&e, EVENT_VALUE, f->value);
+  event_text(&e, EVENT_USUAL, f->usual);
+  buf_puts(&text, line);
+  finish(j, &e, &text);
 }
 
 uint64_t job_announce_deadline(const struct job *j) {

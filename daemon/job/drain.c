@@ -11,7 +11,8 @@
  * restart asks for that. drain --force ends it anyway.
  *
  * A drain by root or the daemon's user holds for all jobs. A drain by another user holds for that user's jobs. A drain
- * by --exclude-after N, after N charged failures there, holds for one incarnation of one job. So no user can keep a
+ * by --exclude-after N, after N charged failures there, holds for one incarnation of one job, and so does that of a bad
+ * host (health.c). So no user can keep a
  * host from another. Several may hold for one host, and each is lifted separately.
  *
  * The state file gets a line for each drain and each undrain. Drains are few, and looked up when a node joins or a
@@ -260,6 +261,18 @@ void job_move_drains(struct job *j) {
     }
 }
 
+struct drain job_own_drain(const struct job *j, const char *host, const char *by) {
+  struct drain d = {
+      .host = (char *)(uintptr_t)host, .uid = j->uid, .wall_ms = j->jobs->wall_ms, .by = (char *)(uintptr_t)by};
+  memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
+  return d;
+}
+
+bool job_may_exclude(const struct job *j, const char *host) {
+  return job_could_go_on_without(j, host) && j->jobs->n_drains < JOB_DRAINS_SHARED_MAX &&
+         (!j->account || jobs_drains_of(j->jobs, j->uid) < JOB_DRAINS_USER_MAX);
+}
+
 /* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   if (!host[0] || (!map_get(&j->failures, host) && j->failures.count >= JOB_FAILING_HOSTS_MAX)) return "";
@@ -269,10 +282,8 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   struct buf by = BUF_INIT;
   buf_printf(&by, "the job itself: %lld charged failures there (--exclude-after %" PRId64 ")", (long long)n,
              j->settings.exclude_after);
-  struct drain d = {.host = (char *)(uintptr_t)host, .uid = j->uid, .wall_ms = j->jobs->wall_ms, .by = by.data};
-  memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
-  bool can = job_could_go_on_without(j, host) && j->jobs->n_drains < JOB_DRAINS_SHARED_MAX &&
-             (!j->account || jobs_drains_of(j->jobs, j->uid) < JOB_DRAINS_USER_MAX);
+  struct drain d = job_own_drain(j, host, buf_text(&by));
+  bool can = job_may_exclude(j, host);
   if (can) {
     save_drain(j->jobs, keep_drain(j->jobs, &d), true);
     flag_members(j);

@@ -287,6 +287,24 @@ void goodput_hello(struct job *j, const struct hello *h);                /* RECO
 void *goodput_line_json(const struct job *j);                            /* for the job's line; json_t, the caller's */
 void goodput_load(struct job *j, const void *json, bool ended);          /* the same; NULL is fine */
 
+/* health.c */
+void job_health_forget(struct member *m); /* m is being removed */
+void job_health_destroy(struct job *j);
+void job_health_recover(struct job *j,
+                        uint64_t now_ms); /* RECOVERING begins: its nodes say again what they have said */
+uint64_t job_health_deadline(const struct job *j);
+void job_health_tick(struct job *j, uint64_t now_ms);
+
+/* announce.c, of an odd host: the line goes to all agents of the job. */
+struct finding;
+void job_announce_odd(struct job *j, const char *host, const struct finding *f, const char *text);
+void job_send_notice(struct job *j, const char *text); /* job_notice without its event */
+
+/* drain.c: a drain of the job's own holds for this incarnation of it alone. */
+/* False: the job cannot go on without the host, or there are too many drains. */
+bool job_may_exclude(const struct job *j, const char *host);
+struct drain job_own_drain(const struct job *j, const char *host, const char *by); /* borrows both */
+
 /* rebuild_from_agents.c */
 void job_recover_hello(struct job *j, const struct job_event *ev);
 void job_recover_finish(struct job *j, uint64_t now_ms);

@@ -41,6 +41,7 @@ static void enter_forming(struct job *j, uint64_t now_ms) {
 }
 
 static void enter_recovering(struct job *j, uint64_t now_ms) {
+  job_health_recover(j, now_ms);
   j->recover_ms = now_ms + lease_ms(j) + JOB_RECONNECT_MAX_MS;
   j->notice_ms = now_ms + earliest(lease_ms(j) * 2 / 5, JOB_RECONNECT_MAX_MS);
 }
@@ -568,7 +569,8 @@ static uint64_t state_deadline(const struct job *j) {
 }
 
 uint64_t job_deadline(const struct job *j) {
-  uint64_t others = earliest(earliest(job_ids_deadline(j), job_quorum_tell_deadline(j)), job_announce_deadline(j));
+  uint64_t others = earliest(earliest(job_ids_deadline(j), job_quorum_tell_deadline(j)),
+                             earliest(job_announce_deadline(j), job_health_deadline(j)));
   return earliest(earliest(j->scan_ms, others), state_deadline(j));
 }
 
@@ -577,6 +579,7 @@ void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
   job_quorum_tell(j, now_ms);
   job_announce_tick(j, now_ms);
+  job_health_tick(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
   job_event(j, &ev);
@@ -665,6 +668,7 @@ void job_destroy(struct job *j) {
   job_claim_destroy(j);
   goodput_destroy(j);
   job_announce_destroy(j);
+  job_health_destroy(j);
   if (j->log_name != j->id) free(j->log_name);
   free(j->id);
   free(j);

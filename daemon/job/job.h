@@ -26,6 +26,7 @@
  *   claim.c                the name of the next round, which one daemon alone can create
  *   announce.c             events, for --events
  *   rebuild_from_agents.c  a daemon that comes back
+ *   health.c               what nodes say about their hardware, and hosts that are odd
  *   goodput.c              what the job's time went to; the account itself: daemon/goodput
  *   state_line.c           the lines of the state file
  *   jobs.c                 all jobs of one daemon, and what they share */
@@ -38,6 +39,8 @@ struct round_ids;
 struct quorum;
 struct claim;
 struct goodput_book;
+struct job_health;
+struct fleet_node;
 
 /* A member's phase in the current round. */
 enum member_state {
@@ -190,6 +193,7 @@ struct member {
   struct member_roster roster;
   struct member_boot boot;
   struct member_vote *vote; /* internal.h; owned */
+  struct fleet_node *facts; /* what it has said of itself: health.c; NULL: nothing */
 
   struct { /* the counts that include it: member.c */
     bool available, expected_here, owes_ack, reported, unsaved, gone, suspended;
@@ -303,6 +307,7 @@ struct job {
   struct claim *claim;            /* of the next round: claim.c; NULL: none was ever tried */
   struct goodput_book *goodput;   /* goodput.c */
   struct announcer *announcer;    /* announce.c; NULL: nobody wants events */
+  struct job_health *health;      /* health.c; NULL: no node has said facts */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */

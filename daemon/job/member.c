@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "daemon/health/fleet.h"
 
 static void set_counted(bool *counted, bool is, size_t *n) {
   if (*counted == is) return;
@@ -194,6 +195,7 @@ void job_remove_member(struct job *j, struct member *m) {
     break;
   }
   member_set_account(m, NULL);
+  job_health_forget(m);
   free(m->vote);
   free(m->host);
   free(m->role);
@@ -205,9 +207,10 @@ void job_remove_member(struct job *j, struct member *m) {
 void member_set_account(struct member *m, struct account *a) {
   struct account *old = m->account;
   if (a == old) return;
-  if (old) old->n_members--;
+  size_t n_facts = m->facts ? fleet_size(m->facts) : 0;
+  if (old) old->n_members--, old->n_facts -= n_facts;
   m->account = a;
-  if (a) a->n_members++;
+  if (a) a->n_members++, a->n_facts += n_facts;
   accounts_settle(&m->job->jobs->accounts, old);
 }
 

@@ -53,7 +53,7 @@ UNIT_TEST(test_mistakes) {
     struct ctl_request flags;
     const char *signal, *says;
   } t[] = {
-      {{0}, 0, {0}, NULL, "status, jobs, drain, undrain, stop, kill-worker"},
+      {{0}, 0, {0}, NULL, "status, jobs, nodes, drain, undrain, stop, kill-worker"},
       {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is not a command: did you mean drain?"},
       {{"frobnicate"}, 1, {0}, NULL, "\"frobnicate\" is not a command: status, jobs"},
       {{"drain"}, 1, {0}, NULL, "rdzvctl drain HOST"},
@@ -75,7 +75,7 @@ UNIT_TEST(test_mistakes) {
        2,
        {.user = "ada"},
        NULL,
-       "--user is for status, jobs, stop, kill-worker, confirm-dead, logs and top"},
+       "--user is for status, jobs, nodes, stop, kill-worker, confirm-dead, logs and top"},
       {{"stop", "job"}, 2, {.user = ""}, NULL, "give a user's name or uid"},
       {{"jobs"}, 1, {0}, "9", "--signal is for kill-worker"},
       {{"logs"}, 1, {0}, NULL, "rdzvctl logs JOB [RANK]"},
