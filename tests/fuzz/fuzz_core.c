@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "proto/facts.h"
 #include "tests/rig/core.h"
 
 enum { AGENTS = 6, LINES = 4, JOBS = 2, TOKENS = 6, OPERATIONS_MAX = 400, PLACES_MAX = 4096 };
@@ -260,6 +261,29 @@ static void say_report(struct fuzz *f, const struct line *l) {
   rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
 }
 
+/* Of a few names and places, so that they meet those of others. */
+static void say_facts(struct fuzz *f, const struct line *l) {
+  static const char *const places[] = {"", "gpu0", "gpu1", "gpu2", "gpu3", "mlx5_0/1"};
+  static const char *const texts[] = {"", "a", "b\n", "ACTIVE", "ready"};
+  struct fact facts[24];
+  struct msg m;
+  msg_init(&m, MSG_FACTS);
+  m.facts.facts = facts;
+  m.facts.n_facts = below(f, 25);
+  m.facts.wall_ms = byte(f) > 128 ? INT64_MAX : (int64_t)f->rig.now_ms;
+  m.facts.text = below(f, 4) ? "" : "no driver";
+  for (size_t i = 0; i < m.facts.n_facts; i++) {
+    unsigned what = byte(f), value = byte(f);
+    facts[i] = (struct fact){.name = what % 32 < FACT_COUNT ? fact_kinds[what % 32].name : "what",
+                             .at = places[what / 32 % 6],
+                             .value = value == 255   ? INT64_MAX
+                                      : value == 254 ? -INT64_MAX
+                                                     : value % 8,
+                             .text = texts[value % 5]};
+  }
+  rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
+}
+
 static void say_other(struct fuzz *f, const struct line *l) {
   static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_AGENT_DIED, MSG_LOG};
   char agent[AGENT_ID_MAX + 1];
@@ -297,7 +321,7 @@ static void say_other(struct fuzz *f, const struct line *l) {
 }
 
 static void control(struct fuzz *f) {
-  static const char *const verbs[] = {"status", "jobs", "stop", "what"};
+  static const char *const verbs[] = {"status", "nodes", "stop", "what"};
   unsigned what = byte(f);
   rig_control(&f->rig, verbs[what % 4], what & 4 ? "one" : what & 8 ? "two" : "", what & 16);
 }
@@ -372,6 +396,8 @@ static void operation(struct fuzz *f) {
   case 7:
   case 8: pass_time(f); return;
   case 9:
+    if (l->conn) say_facts(f, l);
+    return;
   case 10:
   case 11:
     if (l->conn) say_other(f, l);

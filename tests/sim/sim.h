@@ -581,7 +581,8 @@ struct sim_agent *agent_start(struct sim *s, int node); /* as a person or a sche
 struct sim_agent *agent_of(struct sim *s, int node);    /* its last life, or NULL */
 void agent_kill(struct sim *s, struct sim_agent *a);    /* SIGKILL; its guard lives and kills */
 void agent_signal(struct sim *s, struct sim_agent *a, int signo);
-void agent_suspend(struct sim *s, struct sim_agent *a, bool on); /* Ctrl-Z, fg */
+void agent_say(struct sim *s, struct sim_agent *a, const struct msg *m); /* a message that its mind does not make */
+void agent_suspend(struct sim *s, struct sim_agent *a, bool on);         /* Ctrl-Z, fg */
 void agent_pause(struct sim *s, struct sim_agent *a);
 void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum trap trap,
                 uint64_t ms); /* right behind the next such event; PAUSE, CUT: for so long */

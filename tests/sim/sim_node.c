@@ -497,6 +497,13 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
   *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo};
 }
 
+void agent_say(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (!agent_alive(a) || a->paused || !a->conn) return;
+  struct bytes *b = msg_bytes(m);
+  link_send(s, a->conn, TO_DAEMON, b);
+  bytes_unref(b);
+}
+
 void agent_suspend(struct sim *s, struct sim_agent *a, bool on) {
   if (!agent_alive(a)) return;
   sim_trace(s, "%s: %s", a->name, on ? "Ctrl-Z" : "fg");

@@ -7,12 +7,14 @@
 
 #include "tests/rig/core.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "common/mem.h"
 #include "daemon/core/metrics.h"
+#include "tests/rig/fleet.h"
 #include "tests/rig/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -119,6 +121,43 @@ UNIT_TEST(test_heartbeats) {
     rig_run(&rig, 800);
   }
   done("heartbeats of a lease");
+  expect("running");
+}
+
+/* 8 GPUs and 8 ports in each; one node is odd. Their facts take memory as long as they are here, and a look at all of them
+ * once they have come. */
+UNIT_TEST(test_facts) {
+  static struct fleet_room room;
+  struct fleet_profile p = fleet_profile_usual();
+  struct msg m;
+  msg_init(&m, MSG_FACTS);
+  m.facts.facts = room.v;
+  size_t before = mallinfo2().uordblks;
+  begin();
+  for (int i = 0; i < NODES; i++) {
+    fleet_fill(&room, &p);
+    if (i == NODES / 3)
+      *fleet_fact_in(&room, "pcie_width", "gpu6") =
+          (struct fact){.name = "pcie_width", .at = "gpu6", .value = 8, .text = ""};
+    fleet_fact_in(&room, "tmp_free_mib", "")->value = 20000 + i;
+    m.facts.n_facts = room.n;
+    node_say(&rig, &nodes[i], &m);
+    assert_true(core_deadline(rig.core) > 0);
+  }
+  done("facts of all");
+  printf("%-34s %6.1f KiB of each node\n", "", (double)(mallinfo2().uordblks - before) / 1024 / NODES);
+  double longest_s = 0;
+  for (int ms = 0; ms < 12000; ms += 100) {
+    if (ms % 2000 == 0) all(node_heartbeat);
+    clock_t began = clock();
+    rig_run(&rig, 100);
+    double s = (double)(clock() - began) / CLOCKS_PER_SEC;
+    if (s > longest_s) longest_s = s;
+  }
+  printf("%-34s %6.3f s\n", "a look at all facts, at most", longest_s);
+  assert_true(longest_s < limit_s);
+  rig_control(&rig, "nodes", "job", false);
+  assert_said(&rig, "! node n3333: PCIe width of gpu6 is x8; x16 on 9999 of 9999 like nodes (suspect, for ");
   expect("running");
 }
 
