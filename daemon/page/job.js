@@ -40,10 +40,10 @@ function jobView() {
   const head = el('div', { class: 'job-head' }, title, el('div', { class: 'state' }, badgeNode, facts, step.figure), step.track);
   const loss = chart('Loss', '', false);
   const speed = chart('Speed', ' samples/s', true);
-  const parts = { verdict: verdictCard(), stall: stallCard(), waiting: waitingCard(), nodes: nodesCard(), time: timeCard(), rounds: roundsCard(), daemon: daemonCard(), drained: drainedCard() };
-  const { verdict, stall, waiting, nodes, time, rounds, daemon, drained } = parts;
+  const parts = { verdict: verdictCard(), stall: stallCard(), waiting: waitingCard(), nodes: nodesCard(), odd: oddCard(), time: timeCard(), rounds: roundsCard(), daemon: daemonCard(), drained: drainedCard() };
+  const { verdict, stall, waiting, nodes, odd, time, rounds, daemon, drained } = parts;
   const curves = el('div', { class: 'curves' }, loss.node, speed.node);
-  const node = el('article', { class: 'job', 'aria-labelledby': 'h-job' }, head, verdict.node, stall.node, waiting.node, nodes.node, curves, time.node, rounds.node, el('div', { class: 'pair' }, daemon.node, drained.node));
+  const node = el('article', { class: 'job', 'aria-labelledby': 'h-job' }, head, verdict.node, stall.node, waiting.node, nodes.node, odd.node, curves, time.node, rounds.node, el('div', { class: 'pair' }, daemon.node, drained.node));
 
   return {
     node,
@@ -67,6 +67,7 @@ function jobView() {
       stall.update(job);
       step.update(job);
       nodes.update(job, isOver(job) ? 0 : later);
+      odd.update(job, now);
       loss.update(points.map((p) => ({ ...p, value: p.loss })), marks, '');
       speed.update([...points.map((p) => ({ ...p, value: p.speed })), ...current], marks, '');
       show(curves, !loss.node.hidden || !speed.node.hidden);

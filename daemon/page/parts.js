@@ -209,6 +209,25 @@ function daemonCard() {
   };
 }
 
+/* Hosts that are unlike the others, the worst first. */
+function oddCard() {
+  const list = el('ul', { class: 'hosts' });
+  const node = el('section', { class: 'card', 'aria-labelledby': 'h-odd' }, el('div', { class: 'head' }, el('h2', { id: 'h-odd', text: 'Odd nodes' })), list);
+  const weight = (f) => ['hint', 'suspect', 'certain'].indexOf(f.class);
+  return {
+    node,
+    update(job, now) {
+      const odd = [...(job.odd || [])].sort((a, b) => weight(b) - weight(a));
+      show(node, odd.length > 0);
+      sync(list, odd, (f) => `${f.host} ${f.fact} ${f.at}`, () => el('li', {}, el('strong'), badge(), el('span')), (li, f) => {
+        say(li.firstChild, f.host);
+        setBadge(li.children[1], { tone: f.class === 'certain' ? 'bad' : f.class === 'suspect' ? 'wait' : 'info', sign: 'alert', word: f.class });
+        say(li.lastChild, `${f.sentence}, for ${duration(now - f.since_wall_ms)}`);
+      });
+    },
+  };
+}
+
 function drainedCard() {
   const list = el('ul', { class: 'hosts' });
   const node = el('section', { class: 'card', 'aria-labelledby': 'h-drained' }, el('div', { class: 'head' }, el('h2', { id: 'h-drained', text: 'Drained hosts' })), list);

@@ -83,7 +83,7 @@ function __@{id}_word
     set -l words (__@{id}_words)
     test (count $words) -eq 1; or return
     switch $words[1]
-        case status stop kill-worker confirm-dead logs top
+        case status nodes stop kill-worker confirm-dead logs top
             __@{id}_ask jobs | string replace -rf ': .*' ''
         case drain
             __@{id}_ask status --json | string replace -ar '"daemon":\{[^}]*\}|"drained":.*' '' | __@{id}_hosts

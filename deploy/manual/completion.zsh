@@ -41,7 +41,7 @@ _@{program}_hosts() {
 _@{program}_word() {
   local -a found
   case $1 in
-    (status|stop|kill-worker|confirm-dead|logs|top) found=("${(@f)$(_@{program}_ask jobs | sed -n 's/: .*//p')}") ;;
+    (status|nodes|stop|kill-worker|confirm-dead|logs|top) found=("${(@f)$(_@{program}_ask jobs | sed -n 's/: .*//p')}") ;;
     (drain) found=("${(@f)$(_@{program}_ask status --json | sed 's/"daemon":{[^}]*}//g; s/"drained":.*//' | _@{program}_hosts)}") ;;
     (undrain) found=("${(@f)$(_@{program}_ask status --json | sed 's/.*"drained"://' | _@{program}_hosts)}") ;;
   esac

@@ -21,6 +21,7 @@ from harness import BUILD, RDZVCTL, SANITIZED, SLOW, TOP, need, until
 from native import Native
 from relay import Relay
 from test_http import get
+from test_odd_nodes import facts, nodes
 
 SOON = 2  # looks after which the page shows what the daemon knows: the second one may come while the first is drawn
 
@@ -264,6 +265,18 @@ def test_a_loss_that_falls_far(rdzv, browser):
 
 
 HOSTILE = '</script><img src=x onerror="document.title=1">\u202e\u0007"\'&amp;<!-- {{7*7}} ' + "W" * 60
+
+
+def test_odd_nodes(rdzv, browser):
+    """A host that is unlike the others is listed with its value and that of the others, until it is like them."""
+    d = rdzv.daemon()
+    with nodes(d, 4, odd=1) as peers:
+        browser.open(page(d, "-1/nightly"))
+        browser.shows("PCIe width of gpu3 is x8; x16 on 3 of 3 like nodes")
+        assert browser.js("return document.querySelector('#h-odd').closest('section').querySelector('li strong').textContent") == "n1"
+        assert browser.js("return document.querySelector('#h-odd').closest('section').querySelector('.badge.wait').textContent") == "suspect"
+        peers[1].send("FACTS", facts())
+        browser.until("it is like the others", "return document.querySelector('#h-odd').closest('section').hidden")
 
 
 def test_hostile_texts(rdzv, browser):
