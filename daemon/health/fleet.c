@@ -177,13 +177,14 @@ static void note_counter(struct fleet_node *n, struct series *s, int64_t was, in
   *r = (struct rise){s, is - was, now_ms};
 }
 
-/* Nodes with the same models of GPUs are alike, however many they have. */
+/* Nodes with the same models of GPUs are alike, however many they have. Of those without GPUs the CPUs say what they are. */
 static uint64_t group_of(const struct fleet_node *n) {
   const struct word *seen[16];
   size_t n_seen = 0;
-  uint64_t sum = n->role;
+  uint64_t sum = n->role, cpus = 0;
   for (size_t i = 0; i < n->n; i++) {
     size_t k = 0;
+    if (n->v[i].series->id == FACT_CPUS) cpus = (uint64_t)n->v[i].value;
     if (n->v[i].series->id != FACT_GPU_MODEL) continue;
     const struct word *w = word_of(n->v[i].value);
     while (k < n_seen && seen[k] != w) k++;
@@ -191,7 +192,7 @@ static uint64_t group_of(const struct fleet_node *n) {
     seen[n_seen++] = w;
     sum += w->hash;
   }
-  return sum;
+  return n_seen ? sum : sum + cpus;
 }
 
 void fleet_take(struct fleet *f, struct fleet_node *n, const struct facts *said, uint64_t now_ms, uint64_t wall_ms) {

@@ -5,7 +5,7 @@
 /* The facts of a job's nodes, and which of them are odd. Pure: it knows no job. daemon/job/health.c tells it what nodes
  * say, and findings.h decides which of the deviations are new.
  *
- * Like nodes have the same models of GPUs and the same role. A value is odd if at least three others have the fact, three
+ * Like nodes have the same role and the same models of GPUs, or no GPUs and as many CPUs. A value is odd if at least three others have the fact, three
  * quarters of all that have it agree, and this node does not. Where too few like nodes have a fact of a GPU, the GPUs of one model
  * within the node are compared instead: at least four, of which three quarters agree. proto/facts.h says what agreement
  * is for each fact, and which values are wrong by themselves.

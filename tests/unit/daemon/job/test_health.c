@@ -106,7 +106,7 @@ static void make_kinds(struct kind kinds[3]) {
     p.nvlinks = (int64_t)below(19);
     p.width = below(4) ? 16 : 8;
     p.rate = below(2) ? 400 : 200;
-    p.cpus = 64 + 32 * (int64_t)below(5);
+    p.cpus = 64 + 64 * (int64_t)i + 32 * (int64_t)below(2);
     p.mem_mib = 262144 * (1 + (int64_t)below(8));
     p.ecc = (int64_t)below(5);
     p.downs = (int64_t)below(20);
@@ -115,7 +115,7 @@ static void make_kinds(struct kind kinds[3]) {
 }
 
 /* Of one node at one look: what differs among healthy nodes. */
-static void say_healthy(struct rig *r, struct node *n, const struct kind *kind, int i, int look, bool updates,
+static void say_healthy(struct rig *r, struct node *n, const struct kind *kind, int nth, int look, bool updates,
                         bool switch_fell) {
   struct fleet_profile p = kind->p;
   p.mem_mib -= (int64_t)below(200);
@@ -123,7 +123,7 @@ static void say_healthy(struct rig *r, struct node *n, const struct kind *kind, 
   p.shm_free_mib = 2048 + (int64_t)below((uint64_t)p.shm_mib - 2048);
   p.tmp_free_mib = 20000 + (int64_t)below(2000000);
   p.foreign_mib = (int64_t)below(600);
-  if (updates) p.kernel = kernels[i % 2];
+  if (updates) p.kernel = kernels[nth % 2];
   p.downs += switch_fell && look >= 2 ? 1 : 0;
   fleet_fill(&room, &p);
   if (!below(20)) room.n -= room.n / 4; /* its helper was too slow for the rest */
@@ -135,20 +135,24 @@ UNIT_TEST(test_nothing_is_invented_in_a_thousand_healthy_fleets) {
   size_t nodes = 0;
   for (uint64_t seed = 1; seed <= 1000; seed++) {
     random_state = seed;
-    int count = (int)(below(4) ? 1 + below(16) : 1 + below(FLEET_MAX)), n_kinds = 1 + (int)below(3);
+    int count = (int)(below(4) ? 1 + below(16) : 1 + below(FLEET_MAX)), n_kinds = 1 + (int)below(3), is[FLEET_MAX],
+        nth[FLEET_MAX];
+    int n_of[3] = {0};
     struct kind kinds[3];
     make_kinds(kinds);
     bool updates = below(2), switch_fell = below(2);
     rig_open_for(&r, 1, FLEET_MAX);
     for (int i = 0; i < count; i++) {
       node_init(&r, &fleet[i], i);
-      fleet[i].role = kinds[i % n_kinds].role;
+      is[i] = below(5) ? 0 : (int)below((uint64_t)n_kinds); /* most are of one kind */
+      nth[i] = n_of[is[i]]++;
+      fleet[i].role = kinds[is[i]].role;
       node_join(&r, &fleet[i]);
     }
     rig_forget(&r);
     for (int look = 0; look < 4; look++) {
       for (int i = 0; i < count; i++) {
-        say_healthy(&r, &fleet[i], &kinds[i % n_kinds], i, look, updates, switch_fell);
+        say_healthy(&r, &fleet[i], &kinds[is[i]], nth[i], look, updates, switch_fell);
         if (!below(8)) rig_run(&r, 1500); /* not all of them at once */
       }
       pass(&r, fleet, count, MINUTE_MS);
@@ -158,6 +162,33 @@ UNIT_TEST(test_nothing_is_invented_in_a_thousand_healthy_fleets) {
     rig_close(&r);
   }
   assert_true(nodes > 8000);
+}
+
+/* Most nodes have newer GPUs, and one has another task: only like nodes are compared, and the odd one among the few is
+ * found. */
+RIG_TEST(test_a_mixed_cluster) {
+  struct fleet_profile new = fleet_profile_usual(), old = new;
+  old.model = "NVIDIA A100-SXM4-40GB";
+  old.driver = "535.54.03";
+  old.fabric = "";
+  old.nvlinks = 12;
+  rig_open_for(r, 16, 16);
+  nodes_init(r, n, 16);
+  n[15].role = "reader";
+  nodes_join(r, n, 16);
+  for (int odd = 0; odd < 2; odd++) {
+    for (int i = 0; i < 16; i++) {
+      struct fleet_profile p = i < 4 ? old : new;
+      if (i == 15) p.cpus = 8, p.ports = 1, p.mem_mib = 65536;
+      if (odd && i == 2) p.nvlinks = 11;
+      say(r, &n[i], &p, NULL);
+    }
+    pass(r, n, 16, LOOK_MS);
+    if (!odd) assert_string_equal(notice(r, n), "");
+  }
+  assert_int_equal(rig_count(r, n[0].conn, MSG_NOTICE), 1);
+  assert_notice(r, n, "node n2: number of NVLinks of gpu");
+  assert_notice(r, n, " is 11; 12 on 3 of 3 like nodes");
 }
 
 /* Each fault, in fleets of some sizes: named once, on all nodes, with its host, its fact and its class. */
