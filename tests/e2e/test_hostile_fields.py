@@ -164,6 +164,7 @@ TALKS = dict(
     IDS=[WELCOME, START, None, ("IDS", dict(ROUND, count=0, text="h"))],
     FIND_OWNERS=[WELCOME, START, None, ("FIND_OWNERS", dict(ROUND, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]))],
     MOVED=[("MOVED", dict(host="h", addr="127.0.0.1", port=1, incarnation=INCARNATION, round=1))],
+    NOTICE=[WELCOME, START, None, ("NOTICE", dict(text="node n1: t"))],
     EVENT=[WELCOME, START, None, ("EVENT", dict(name="rdzv.node.joined"))],
     OWNERS=[WELCOME, START, None, ("OWNERS", dict(ROUND, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]))],
 )
