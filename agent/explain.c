@@ -127,6 +127,8 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
   static const char *const watch[] = {"auto", "sdk", "output", "file"};
+  put_text(out, "check", o->check);
+  put_seconds(out, "check-timeout", o->check_timeout_ms);
   put_seconds(out, "hang-timeout", o->hang_timeout_ms);
   put_seconds(out, "hang-start-timeout", o->hang_start_ms);
   buf_printf(out, "hang-watch %s", watch[o->hang_watch.kind]);

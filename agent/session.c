@@ -36,6 +36,7 @@
 #include "agent/output/log_dir.h"
 #include "agent/output/log_sink.h"
 #include "agent/output/output.h"
+#include "agent/site_check.h"
 #include "agent/store/round_store.h"
 #include "agent/workers/round.h"
 #include "agent/workers/signals.h"
@@ -80,6 +81,7 @@ struct session {
   struct kubeflow *kubeflow;  /* NULL: not under Kubeflow Trainer */
   struct health *health;      /* NULL: --health off */
   struct log_queries *log_queries;
+  struct site_check *check; /* NULL: none runs */
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -142,6 +144,25 @@ static void on_pool_timer(uv_timer_t *timer) {
   log_warn("%s. Files are read and written without them, and one that hangs stops this agent", e.text);
 }
 
+static void on_checked(void *ctx, const char *why) {
+  struct session *s = ctx;
+  post(s, &(struct supervisor_event){.kind = SUP_CHECKED, .text = why});
+}
+
+static void run_check(struct session *s, uint32_t round) {
+  const struct agent_options *o = s->o->options;
+  site_check_destroy(s->check);
+  site_check_start(&(struct site_check_options){.loop = &s->loop,
+                                                .command = o->check,
+                                                .job = s->o->supervisor->job,
+                                                .host = s->o->supervisor->host,
+                                                .timeout_ms = (uint32_t)o->check_timeout_ms,
+                                                .round = round,
+                                                .on_done = on_checked,
+                                                .ctx = s},
+                   &s->check);
+}
+
 static void carry_out(struct session *s, struct supervisor_effect *fx) {
   static const enum link_where where[] = {
       [CONNECT_ENDPOINT] = LINK_TO_ENDPOINT, [CONNECT_SUCCESSOR] = LINK_TO_ADDRESS, [CONNECT_OWN] = LINK_TO_OWN};
@@ -186,6 +207,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
     env_destroy(env);
     break;
   }
+  case SUP_CHECK: run_check(s, fx->round); break;
   case SUP_UNMINT: id_helpers_stop(&s->id_helpers, fx->unmint.helper); break;
   case SUP_DEATH_REPORT: set_death_report(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->say.level, "%s", fx->text); break;
@@ -443,6 +465,8 @@ static void begin_exit(struct session *s, int code) {
   s->health = NULL;
   forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
   log_queries_end(s->log_queries);
+  site_check_destroy(s->check);
+  s->check = NULL;
   if (!log_queries_is_followed(s->log_queries)) leave(s);
   round_close(s->round); /* close_all waits for the guard, which ends while our daemon does */
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
@@ -717,6 +741,7 @@ int session_run(const struct session_options *o, bool *hung) {
   config.addrs = addrs;
   config.wants_events = s->events != NULL;
   config.wants_progress = s->kubeflow != NULL;
+  config.checks = o->options->check != NULL;
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));

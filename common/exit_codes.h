@@ -7,12 +7,13 @@
  *
  * A failed job exits with the code of its verdict: the failed worker's exit status, 128 + n if signal n killed it, or
  * 126/127 if its command could not be run. rdzv's own codes lie between 64 and 85, as in sysexits(3); 75 is
- * EX_TEMPFAIL. 65, 66 and 82 to 84 belong to rdzv-trainer (agent/trainer/run/options.h), and so to the verdict if it is
+ * EX_TEMPFAIL. 16 and 17 are Megatron-LM's EXIT_CODE_RESUME_TO_DISAMBIGUATE and EXIT_CODE_FAILED_ON_RESULT_VALIDATION. 65, 66 and 82 to 84 belong to rdzv-trainer (agent/trainer/run/options.h), and so to the verdict if it is
  * the worker. */
 
 #define EXIT_CODE_LIST(X)                                                                                              \
   X(OK, 0, "the job is done")                                                                                          \
-  X(OTHER_HOST, 16, "this host cannot work, says the message: start the job again on another host")                    \
+  X(OTHER_HOST, 16, "this host cannot work, or a worker asked for another host: run it again elsewhere")               \
+  X(WRONG_RESULT, 17, "a worker found its result wrong: a restart does not help")                                      \
   X(USAGE, 64, "bad option, value or environment variable")                                                            \
   X(HUNG, 67, "a worker made no progress for --hang-timeout")                                                          \
   X(PORT_TAKEN, 68, "rdzvd --exit-when-idle: another process took the port first")                                     \

@@ -148,7 +148,8 @@ enum owner_byte {
   X(COMMAND, "command") /* not found, or not executable */                                                             \
   X(TRAINER, "trainer") /* rdzv-trainer refused its options, its data or its folder: in any round */                   \
   X(WORKER, "worker")   /* the worker's error file says so: in any round */                                            \
-  X(NCCL, "nccl")       /* no node that was asked for ids has NCCL, or its versions differ */
+  X(NCCL, "nccl")       /* no node that was asked for ids has NCCL, or its versions differ */                          \
+  X(RESULT, "result")   /* the worker exited with 17: its result failed validation */
 
 #define NCCL_IDS_LIST(X)                                                                                               \
   X(AUTO, "auto") /* a round has ids if one of its nodes wants some (wants_ids in HELLO) */                            \
@@ -160,7 +161,8 @@ enum owner_byte {
   X(LOST, "lost")                                                                                                      \
   X(LEFT, "left")                                                                                                      \
   X(DRAINED, "drained")                                                                                                \
-  X(REFUSED, "refused")
+  X(REFUSED, "refused")                                                                                                \
+  X(CHECKING, "checking")
 
 #define PROSPECT_LIST(X)    /* the next step after WAITING's left_ms if no node comes or goes */                       \
   X(GIVE_UP, "give-up")     /* --join-timeout: the job fails */                                                        \
@@ -170,7 +172,8 @@ enum owner_byte {
   X(LEAVE, "leave")         /* the round begins when no more nodes leave */                                            \
   X(VOTES, "votes")         /* the round begins when those whose votes it needs have shown that they follow */         \
   X(CLAIM, "claim")         /* the round begins when it is claimed */                                                  \
-  X(HOPELESS, "hopeless")   /* the job fails: each node that is missing was refused */
+  X(HOPELESS, "hopeless")   /* the job fails: each node that is missing was refused */                                 \
+  X(CHECK, "check")         /* the round begins when a node has passed its --check */
 
 #define OWNERSHIP_LIST(X) /* whose a connection is, as the agent of its node sees it */                                \
   X(GONE, "gone")         /* no process of that node has it */                                                         \
@@ -520,7 +523,11 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, all_fence)               /* each node of that round must fence: START said so, or FRAME_FLAG_ALL_FENCE */ \
   F(S, BOOL, sole)                    /* --sole-agent: no other agent of this job lives on this machine */             \
   F(S, INT, left_rank, -1, NODES_MAX) /* its node rank in voted_round, of which nothing runs here; -1: none */         \
-  F(S, HEX, origin, INCARNATION_MAX)  /* as START of that round gave it */
+  F(S, HEX, origin, INCARNATION_MAX)  /* as START of that round gave it */                                             \
+  F(S, BOOL, checks)                  /* it has --check */                                                             \
+  F(S, INT, checking, 0, ROUND_MAX)   /* the check that followed that round still runs; 0: none does */                \
+  F(S, INT, checked, 0, ROUND_MAX)    /* the last round that a check has followed; 0: only the start had one */        \
+  F(S, STR, unfit, REASON_MAX)        /* the last check failed, and why; "": it passed */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -662,7 +669,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* no daemon begins a round for so long: workers may run on */
 
 #define control_FIELDS(F, S)                                                                                           \
-  F(S, REQ_STR, verb, 32) /* status, jobs, nodes, stop, drain, undrain, kill-worker ... */                             \
+  F(S, REQ_STR, verb, 32) /* status, jobs, nodes, hosts, stop, drain, undrain, kill-worker ... */                      \
   F(S, STR, job, JOB_ID_MAX)                                                                                           \
   F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                                  \
   F(S, INT, rank, -1, WORLD_MAX) /* kill-worker; logs: of this worker, -1: of all workers of the node */               \

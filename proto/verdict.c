@@ -18,6 +18,8 @@
 
 #include "proto/msg.h"
 
+#include "common/exit_codes.h"
+
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
@@ -84,6 +86,7 @@ static void put_lasting(struct buf *out, const struct verdict *v) {
       [LASTING_SCRIPT] = {"a missing script or module", again},
       [LASTING_COMMAND] = {"an unusable command", again},
       [LASTING_WORKER] = {"a final failure", " by its own account"},
+      [LASTING_RESULT] = {"a result that failed validation", ""},
   };
   if (v->lasting < LASTING_COUNT && clauses[v->lasting].reason)
     buf_printf(out, ", %s%s", clauses[v->lasting].reason, clauses[v->lasting].more);
@@ -117,6 +120,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_printf(out, " left the round to rejoin, and nothing else ended it within %.1f s", (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_WORKER_EXIT) {
     buf_printf(out, " exited with code %" PRId64, v->code);
+    if (v->code == EXIT_CODE_OTHER_HOST) buf_puts(out, ", which asks for another host");
     put_lasting(out, v);
   } else {
     buf_puts(out, v->cause == CAUSE_DEVICE_HELD ? " was not started" : " could not be started");

@@ -82,6 +82,10 @@ static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left
                                                 : " when it has answered the daemon");
     return;
   }
+  if (w->prospect == PROSPECT_CHECK) {
+    buf_puts(out, " and those that pass their --check");
+    return;
+  }
   buf_puts(out, " in ");
   put_duration(out, left);
   if (w->prospect == PROSPECT_LAST_CALL) buf_puts(out, " (--last-call)");
@@ -114,7 +118,8 @@ static void put_missing(struct buf *out, const struct waiting *w, uint64_t later
   if (w->missing) buf_printf(out, "; missing %" PRId64, w->missing);
   for (size_t i = 0; i < w->n_absent; i++) {
     buf_puts(out, i ? ", " : w->missing ? ": " : "; missing: ");
-    static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained ", "refused "};
+    static const char *const words[ABSENCE_COUNT] = {"never came", "lost ",    "left ",
+                                                     "drained ",   "refused ", "began its --check "};
     put_text(out, w->absent[i].hosts);
     buf_printf(out, " (%s", words[w->absent[i].why]);
     if (w->absent[i].why != ABSENCE_NEVER) {

@@ -240,6 +240,16 @@ static const struct opt table[] = {
      .help = "Leave this long before the scheduler ends the job, as at SIGTERM. Workers are asked for a checkpoint "
              "and stopped, and the agent exits with 75, so that the job can be started again. 0: never. Not needed "
              "if the scheduler sends a signal in time (Slurm's --signal)."},
+    {.name = "check",
+     SITE(VALUE(check, option_directory, "COMMAND")),
+     .help =
+         "Have a shell run COMMAND, a health check of this node, before the node joins, and again after a failure of a "
+         "worker here. Exit code 0: the node is fit. 126, 127, a signal or --check-timeout: the check could not run, and "
+         "the node counts as fit. Others: the node is unfit and leaves with 16, or the job continues without it if it can."},
+    {.name = "check-timeout",
+     SITE(TIME(check_timeout_ms, 1000, TIMEOUT_MAX_MS)),
+     .def = "60s",
+     .help = "How long COMMAND of --check may run."},
     {.name = "hang-timeout",
      SITE(TIME(hang_timeout_ms, 0, TIMEOUT_MAX_MS)),
      .def = "0",

@@ -57,6 +57,8 @@ static const char *due_by(const struct supervisor *s) {
 /* An agent without a daemon, and without workers, gives up in the end. */
 static uint64_t give_up_ms(const struct supervisor *s) {
   bool waits = s->link.state != CONNECTION_READY && !sup_has_trees(s) && !sup_is_exiting(s);
+  if (sup_check_failed_first(s)) return s->check.tell_by_ms;
+  if (sup_check_runs_first(s)) return UINT64_MAX;
   return waits ? daemon_due_ms(s) : UINT64_MAX;
 }
 
@@ -287,7 +289,12 @@ void sup_send_hello(struct supervisor *s) {
   h->away_ms = sup_leave_left_ms(s);
   h->held = s->round.held;
   h->all_fence = s->fence.all;
+  h->checks = s->config.checks;
+  h->checking = s->check.runs ? s->check.round : 0;
+  h->checked = s->check.checked;
+  h->unfit = s->check.unfit;
   size_t room = HELLO_TEXTS_MAX;
+  drop_if_too_long(&h->unfit, &room);
   drop_if_too_long(&h->head_host, &room);
   drop_if_too_long(&h->goodput.waited_for, &room);
   for (size_t i = 0; i < s->reports.n; i++) {
@@ -369,6 +376,10 @@ void sup_welcome(struct supervisor *s, const struct supervisor_event *ev) {
   s->link.loss_reported = false;
   s->link.warned_ms = 0;
   s->link.welcomed = true;
+  if (sup_check_failed_first(s)) { /* a daemon of an earlier release does not refuse it */
+    sup_check_leave(s);
+    return;
+  }
   s->link.other_protocol_ms = UINT64_MAX;
   sup_note_link_down(s, NULL);
   s->fence.since_welcome = false;
@@ -444,13 +455,16 @@ static void give_up_on_daemon(struct supervisor *s) {
 
 void sup_link_tick(struct supervisor *s) {
   if (s->now_ms >= give_up_ms(s)) {
-    give_up_on_daemon(s);
+    if (sup_check_failed_first(s))
+      sup_check_leave(s);
+    else
+      give_up_on_daemon(s);
     return;
   }
   if (s->link.state == CONNECTION_READY && s->now_ms >= s->heartbeat.next_ms + sup_lease_ms(s) / 4)
     s->following.awake_ms = s->now_ms;
   sup_fence_tick(s);
-  if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms) sup_connect(s);
+  if (s->link.state == CONNECTION_DOWN && s->now_ms >= s->link.retry_ms && !sup_check_runs_first(s)) sup_connect(s);
   if (s->link.state == CONNECTION_GREETING && s->now_ms >= s->link.greeting_ms) {
     struct buf why = BUF_INIT;
     if (s->link.other_program_named)
@@ -471,7 +485,7 @@ void sup_link_tick(struct supervisor *s) {
 
 uint64_t sup_link_deadline(const struct supervisor *s) {
   uint64_t at = earliest(give_up_ms(s), sup_fence_deadline(s));
-  if (s->link.state == CONNECTION_DOWN) at = earliest(at, s->link.retry_ms);
+  if (s->link.state == CONNECTION_DOWN && !sup_check_runs_first(s)) at = earliest(at, s->link.retry_ms);
   if (s->link.state == CONNECTION_GREETING) at = earliest(at, s->link.greeting_ms);
   if (s->link.state == CONNECTION_READY)
     at = earliest(at, earliest(s->heartbeat.next_ms, s->heartbeat.answered_ms + sup_lease_ms(s)));

@@ -100,7 +100,9 @@ void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
   const struct refused *r = &ev->msg->refused;
   if (sup_is_exiting(s)) return;
-  sup_log(s, LOG_ERROR, "the daemon at %s refused this node: %s", sup_daemon_name(s), r->text);
+  /* A line has said why it is unfit. */
+  sup_log(s, sup_check_failed_first(s) ? LOG_DEBUG : LOG_ERROR, "the daemon at %s refused this node: %s",
+          sup_daemon_name(s), r->text);
   exit_after_trees(s, (int)r->code);
 }
 

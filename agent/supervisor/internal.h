@@ -145,6 +145,15 @@ struct store_service {
   bool shut;         /* FINISHED: it was closed to newcomers, and that was reported */
 };
 
+/* The node's own check: check.c. */
+struct node_check {
+  bool runs;
+  int64_t round;              /* the last one followed it; 0: it came before the first */
+  int64_t checked;            /* of the last that has ended */
+  char unfit[REASON_MAX + 1]; /* why that one failed; "": it passed */
+  uint64_t tell_by_ms;        /* the first one failed: until then a daemon is looked for; UINT64_MAX: it has not */
+};
+
 /* The agent's own end: end.c. */
 struct leaving {
   int signals, signo; /* how many came; the first */
@@ -384,6 +393,7 @@ struct supervisor {
   struct targets targets;
   struct promise promise;
   struct leaving leave;
+  struct node_check check;
   bool writes_events; /* the daemon of this connection sends us the job's events: announce.c */
   uint32_t *coverage; /* supervisor_coverage */
   char *fault;
@@ -402,7 +412,8 @@ sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup
     sup_parked_unasked, sup_prepare, sup_can_checkpoint, sup_checkpointed, sup_progress, sup_resumed, sup_saved,
     sup_saving, sup_start, sup_stop, sup_stop_finished, sup_settled, sup_settled_early, sup_stale, sup_stale_running,
     sup_kill, sup_spawned, sup_exec_failed, sup_device_held, sup_exited, sup_exited_parked, sup_clear,
-    sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away, sup_standby, sup_notice;
+    sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away, sup_standby,
+    sup_notice, sup_checked;
 
 /* supervisor.c */
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
@@ -411,6 +422,13 @@ bool sup_has_trees(const struct supervisor *s); /* STARTING, RUNNING, STOPPING; 
 typedef bool sup_worker_fn(const struct supervisor *s, const struct worker *w);
 bool sup_any_worker(const struct supervisor *s, sup_worker_fn *is);
 bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; only the trees are waited for */
+
+/* check.c */
+bool sup_check_first(struct supervisor *s); /* BEGIN: the check runs, and the connection waits for it */
+bool sup_check_runs_first(const struct supervisor *s);
+bool sup_check_failed_first(const struct supervisor *s);
+void sup_check_leave(struct supervisor *s);
+void sup_check_settled(struct supervisor *s, const struct settled *settled); /* the round is still here */
 
 /* connection.c */
 void sup_connect(struct supervisor *s);
@@ -494,6 +512,7 @@ void sup_clear_round(struct supervisor *s); /* reports, and workers except parke
 void sup_fail_round(struct supervisor *s, const struct verdict *v, uint64_t at_ms);
 void sup_round_stopped(struct supervisor *s);                         /* nothing of the round is left here */
 void sup_account_note(struct supervisor *s, const struct goodput *g); /* START, SETTLED, END */
+void sup_announce(struct supervisor *s);                              /* HELLO again, if a daemon listens */
 void sup_announce_ports(struct supervisor *s); /* between rounds, if the daemon does not know them */
 void sup_close_store(struct supervisor *s);    /* the round is over, or we leave */
 

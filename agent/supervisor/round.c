@@ -137,10 +137,13 @@ void sup_clear_round(struct supervisor *s) {
 /* The store. ------------------------------------------------------------------------------------------------------- */
 
 /* In a round its reports tell the new port, long before the next round is sealed. Between rounds only HELLO does. */
-void sup_announce_ports(struct supervisor *s) {
-  bool can = s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent);
-  if (can && (s->store.told_port != s->store.port || s->targets.told_port != s->targets.standby_port))
+void sup_announce(struct supervisor *s) {
+  if (s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent))
     sup_send_hello(s);
+}
+
+void sup_announce_ports(struct supervisor *s) {
+  if (s->store.told_port != s->store.port || s->targets.told_port != s->targets.standby_port) sup_announce(s);
 }
 
 void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
@@ -358,7 +361,9 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   } else {
     v.cause = CAUSE_WORKER_EXIT;
     v.code = WEXITSTATUS(ev->exited.status);
-    if (ev->exited.final)
+    if (v.code == EXIT_CODE_WRONG_RESULT)
+      v.lasting = LASTING_RESULT;
+    else if (ev->exited.final)
       v.lasting = LASTING_WORKER;
     else if (s->config.trainer || is_the_beginning(s, ev->local_rank))
       v.lasting = find_lasting((int)v.code, v.text, v.error, s->config.trainer);
@@ -413,8 +418,7 @@ static void rejoin(struct supervisor *s) {
   sup_clear_round(s);
   s->round.node_rank = -1;
   set_state(s, SUPERVISOR_JOINING);
-  if (s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent))
-    sup_send_hello(s);
+  sup_announce(s);
 }
 
 static void note_stale(struct supervisor *s, const struct stale *stale, const char *what) {
@@ -510,6 +514,7 @@ void sup_settled(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   sup_log_settled(s, settled);
+  sup_check_settled(s, settled);
   sup_close_store(s);
   sup_clear_round(s);
   set_state(s, SUPERVISOR_JOINING);

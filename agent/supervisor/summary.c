@@ -17,7 +17,9 @@ void supervisor_summary(const struct supervisor *s, uint64_t now_ms, struct buf 
   const struct worker *least = sup_slowest(s, &(double){0});
   switch (s->state) {
   case SUPERVISOR_JOINING:
-    if (s->link.state != CONNECTION_READY && !s->link.down_text)
+    if (s->check.runs)
+      buf_puts(out, "--check runs");
+    else if (s->link.state != CONNECTION_READY && !s->link.down_text)
       buf_printf(out, "connecting to %s", sup_daemon_name(s));
     else if (s->link.state == CONNECTION_READY && !sup_format_waiting(s, now_ms, out))
       buf_puts(out, "waiting for the round to begin");

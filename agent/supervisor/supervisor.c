@@ -16,7 +16,8 @@
  * carries a token; another token is another round.
  *
  * The files: connection.c the connection and heartbeats; fence.c fencing, and a daemon that is away for long;
- * follow_daemon.c which daemon is followed; which_daemon_next.c where it may be; promise.c what another daemon must
+ * follow_daemon.c which daemon is followed; which_daemon_next.c where it may be; check.c
+ * the node's own check; promise.c what another daemon must
  * know of the last round; round.c the round, its workers and reports, and workers that do not stop; prepare.c a
  * checkpoint before a planned end; end.c leaving; forming.c the nodes that are missing; park.c the workers that stay
  * for the next round; progress.c how far workers are; hang_decision.c workers that make no progress; ids.c the
@@ -129,7 +130,7 @@ static void sup_begin(struct supervisor *s, const struct supervisor_event *ev) {
   m.agent_died.agent = s->config.agent_id;
   sup_effect(s, SUP_DEATH_REPORT)->bytes = msg_bytes(&m);
   s->job.begun_ms = s->link.lost_ms = s->now_ms;
-  sup_connect(s);
+  if (!sup_check_first(s)) sup_connect(s);
 }
 
 /* An agent that was stopped comes here late, and may not have told the guard to kill yet. The workers must not be left
@@ -319,6 +320,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->round.node_rank = s->round.failed_step = -1;
   s->round.last_failure = FAILURE_MARK_NONE;
   s->leave.kill_ms = s->leave.deadline_ms = s->checkpoint.leave_ms = s->fence.guard_ms = UINT64_MAX;
+  s->check.tell_by_ms = UINT64_MAX;
   s->link.other_protocol_ms = s->link.unknown_ms = UINT64_MAX;
   s->following.weak_ms = s->following.look_ms = s->following.search_ms = UINT64_MAX;
   s->following.left = SIZE_MAX;

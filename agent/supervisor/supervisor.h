@@ -25,6 +25,7 @@ enum {
   SUPERVISOR_EARLY_MS = 60000,          /* from the first worker that finishes to a line about it, while others go on */
   SUPERVISOR_MINT_MS = 20000,           /* until a helper has minted NCCL ids; < JOB_MINT_MS */
   SUPERVISOR_FORWARD_MS = 5000,         /* or a lease, if that is less */
+  SUPERVISOR_UNFIT_MS = 10000,          /* a node that failed its first check tells a daemon within this, or nobody */
   SUPERVISOR_CLAIM_MS = 10000,          /* until a daemon knows whether it has a claim: JOB_CLAIM_MS */
   SUPERVISOR_PROBE_MS = 5500, /* a hang: how long workers are probed before they are stopped, at most; < JOB_PROBE_MS */
 };
@@ -52,6 +53,7 @@ struct supervisor_config {
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
+  bool checks;           /* the driver carries out SUP_CHECK: --check */
   bool wants_events;     /* the driver carries out SUP_EVENT: --events or --on-event */
   bool wants_progress;   /* the driver carries out SUP_ADVANCED */
   uint32_t n_endpoints;  /* addresses in --endpoint; 0 counts as 1 */
@@ -96,6 +98,7 @@ enum supervisor_event_kind {
   SUP_MINTED,         /* answers SUP_MINT: the ids. The helper lives on */
   SUP_MINT_FAILED,    /* answers SUP_MINT: it failed; or a helper that had answered has died by itself */
   SUP_NCCL_UP,        /* the worker reports that its communicators are up */
+  SUP_CHECKED,        /* answers SUP_CHECK */
   SUP_TICK,           /* supervisor_deadline has come */
 };
 
@@ -120,6 +123,7 @@ struct supervisor_event {
    *   STUCK         text: the command of the process
    *   SIGNAL        text: no signal came, but the agent is to leave as if one had. NULL: a signal came
    *   PARKED        text: why it left unasked; "" or NULL: it was asked
+   *   CHECKED       text: why the node is unfit; NULL: it is fit
    *   PROBED        text: where in the kernel, or ""
    *   EVIDENCE      text: for the verdict. ras: what NCCL's RAS says of all ranks. silent: ranks, as in EVIDENCE. "":
    *                 nothing */
@@ -243,6 +247,7 @@ enum supervisor_effect_kind {
   SUP_PROBE,
   /* start a helper that mints NCCL ids in the environment of worker 0 of the round. Answer MINTED or MINT_FAILED */
   SUP_MINT,
+  SUP_CHECK,        /* run --check, after that round; 0: before the first. Answer CHECKED */
   SUP_UNMINT,       /* that helper may go; it sends no further event */
   SUP_IDS,          /* the round's NCCL ids, for its workers */
   SUP_DEATH_REPORT, /* bytes for guard_death_report */
@@ -258,7 +263,7 @@ enum supervisor_effect_kind {
 /* Pointers are owned by the effect. A driver that takes one sets it to NULL. */
 struct supervisor_effect {
   enum supervisor_effect_kind kind;
-  uint32_t round; /* SHUT_STORE, CLOSE_STORE, STOP_TREES, LOOK, PROBE, MINT, UNMINT, IDS */
+  uint32_t round; /* CHECK, SHUT_STORE, CLOSE_STORE, STOP_TREES, LOOK, PROBE, MINT, UNMINT, IDS */
   /* What an effect does not need is NULL.
    *
    *   CONNECT       text: CONNECT_SUCCESSOR: numeric address

@@ -95,6 +95,8 @@ _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
     EVENT_HAS(HOSTNAME) | EVENT_HAS(FACT) | EVENT_HAS(AT) | EVENT_HAS(CLASS) | EVENT_HAS(VALUE) | EVENT_HAS(USUAL))    \
   X(JOB_NOTICE, "rdzv.job.notice", AGENT,                                                                              \
     "The daemon has found something that people should know: a host, a wire or a rank that is unlike the others.", 0)  \
+  X(HOST_EXCLUDED, "rdzv.host.excluded", AGENT,                                                                        \
+    "Several jobs failed on a host: new rounds do without it where they can.", EVENT_HAS(HOSTNAME))                    \
   X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                            \
     "Nodes have been missing for 10 s, and then each time after twice as long.",                                       \
     EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES) | EVENT_HAS(DURATION_MS))                                                  \

@@ -485,7 +485,14 @@ static bool may_lift(const struct ask *a, const struct drain *d) {
 static int do_undrain(struct ask *a) {
   const char *host = a->q->host;
   const struct drain *d = jobs_first_drain(&a->c->jobs, host);
+  size_t past = jobs_clear_past(&a->c->jobs, host, a->uid, a->all);
   while (d && !status_sees_drain(a->c, a->uid, d)) d = d->next;
+  if (!d && past) {
+    jobs_log(&a->c->jobs, LOG_INFO, "host %s is readmitted: its past is forgotten", host);
+    put_named(&a->text, "host ", host, ": the failures of earlier jobs there are forgotten\n");
+    a->more = json_pack("{s:s}", "host", host);
+    return 0;
+  }
   if (!d) {
     struct names names = {0};
     for (struct map_entry *e = NULL; (e = map_next(&a->c->jobs.drains, e));) {
@@ -560,6 +567,12 @@ static int do_nodes(struct ask *a) {
   return a->text.len > STATUS_MAX ? too_long(a) : code;
 }
 
+static int do_hosts(struct ask *a) {
+  a->raw = a->q->json;
+  hosts_put(a->c, a->uid, a->q->json, &a->text);
+  return 0;
+}
+
 static int do_logs(struct ask *a) {
   int code = 0;
   struct job *j = find_job(a, &code);
@@ -573,10 +586,10 @@ static const struct {
   const char *name;
   int (*run)(struct ask *a);
 } verbs[] = {
-    {"status", show},        {"jobs", show},    {"drain", do_drain},
-    {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
-    {"key", do_key},         {"logs", do_logs}, {"confirm-dead", do_confirm_dead},
-    {"nodes", do_nodes},
+    {"status", show},        {"jobs", show},      {"drain", do_drain},
+    {"undrain", do_undrain}, {"stop", do_stop},   {"kill-worker", do_kill_worker},
+    {"key", do_key},         {"logs", do_logs},   {"confirm-dead", do_confirm_dead},
+    {"nodes", do_nodes},     {"hosts", do_hosts},
 };
 
 static int unknown_verb(struct ask *a) {

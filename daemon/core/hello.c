@@ -165,6 +165,18 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
   return true;
 }
 
+/* A node that failed its first check is in no round, and is not to be in one. */
+static bool unfit_refused(struct core *c, const struct core_event *ev, struct job *j) {
+  const struct hello *h = &ev->msg->hello;
+  if (!h->unfit[0] || h->voted_round || h->phase != PHASE_NONE || job_find_agent(j, h->agent)) return false;
+  struct buf why = BUF_INIT;
+  buf_printf(&why, "it failed its --check with %s", h->unfit);
+  core_refuse(c, EXIT_CODE_OTHER_HOST, "%s of job %s: %s", h->host, h->job, buf_text(&why));
+  job_note_refusal(j, h->host, buf_text(&why), c->jobs.now_ms);
+  buf_finish(&why);
+  return true;
+}
+
 /* The HELLO is from the same run of the job: its round was made out of one that this job has had, perhaps by another
  * daemon. A node that was in no round yet has nothing to lose. */
 static bool is_kin(const struct job *j, const struct hello *h) {
@@ -451,7 +463,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   const struct hello *h = &ev->msg->hello;
   bool begins = false;
   struct job *j = job_for_hello(c, ev, account, &begins);
-  if (!j || (!job_is_over(j) && want_rank_refused(c, ev, j))) {
+  if (!j || (!job_is_over(j) && (unfit_refused(c, ev, j) || want_rank_refused(c, ev, j)))) {
     if (j && !j->n_members && !j->round) j->forgotten = true;
     return;
   }
@@ -467,6 +479,7 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   struct member *m = member_for_hello(c, ev, j, account);
   if (!m && !j->n_members && !j->round) j->forgotten = true;
   if (!m) return;
+  job_note_check(j, m, h, m->joined_no != joined_no);
   if (begins) job_log(j, LOG_INFO, "begins as incarnation %s", j->incarnation);
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);

@@ -154,6 +154,10 @@ struct json_t *nodes_findings_json(const struct job *j, const char *host, size_t
 
 /* control.c */
 void core_control(struct core *c, const struct core_event *ev);
+/* hosts.c */
+void hosts_put(struct core *c, int64_t uid, bool json, struct buf *out);
+size_t hosts_excluded(struct core *c, int64_t uid); /* for /metrics */
+
 bool control_may(const struct core *c, int64_t uid, const struct job *j); /* j NULL: everything; uid -1: nothing */
 
 #endif

@@ -75,7 +75,7 @@ enum node_state node_state(const struct job *j, const struct member *m) {
   switch (m->state) {
   case MEMBER_WAITING:
     if (m->next.drained) return NODE_DRAINED;
-    if (member_flapping_until(m, j->jobs->now_ms)) return NODE_HELD;
+    if (member_is_spared(m, j->jobs->now_ms)) return NODE_HELD;
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? NODE_WAITING : NODE_SPARE;
   case MEMBER_TOLD: return NODE_STARTING;
   case MEMBER_STARTED:
@@ -254,6 +254,7 @@ void metrics_put(struct core *c, int64_t uid, const struct process_facts *proces
       buf_printf(out, "rdzv_recovery_seconds_count{phase=\"%s\"} %llu\n", phase, (unsigned long long)h->count);
     }
   }
+  put_of_daemon(out, METRIC_EXCLUDED, (double)hosts_excluded(c, uid));
   put_of_daemon(out, METRIC_CPU, process->cpu_s);
   put_of_daemon(out, METRIC_RESIDENT, (double)process->resident_bytes);
   put_of_daemon(out, METRIC_VIRTUAL, (double)process->virtual_bytes);

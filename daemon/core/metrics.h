@@ -40,6 +40,8 @@ struct member;
   M(ODD, rdzv_node_odd_facts, gauge, "host fact class",                                                                \
     "Places on the node where this fact is odd. Nodes that are like the others have no series.")                       \
   M(RECOVERY, rdzv_recovery_seconds, histogram, "phase -", "Time from a failure to the next round, by phase.")         \
+  M(EXCLUDED, rdzv_excluded_hosts, gauge, "-",                                                                         \
+    "Hosts that new rounds leave out where they can, because several jobs have failed there.")                         \
   M(CPU, process_cpu_seconds_total, counter, "-", "Processor time of the daemon.")                                     \
   M(RESIDENT, process_resident_memory_bytes, gauge, "-", "Resident memory of the daemon.")                             \
   M(VIRTUAL, process_virtual_memory_bytes, gauge, "-", "Virtual memory of the daemon.")                                \
@@ -54,7 +56,7 @@ enum { ODD_SERIES_MAX = 64 };
   N(MISSING, "missing", "expected or needed for the next round, and not here")                                         \
   N(WAITING, "waiting", "waits for the next round")                                                                    \
   N(SPARE, "spare", "waits while a round runs without it")                                                             \
-  N(HELD, "held", "was lost too often, and is used only if needed")                                                    \
+  N(HELD, "held", "was lost too often, or failed several jobs, and is used only if needed")                            \
   N(DRAINED, "drained", "its host is drained")                                                                         \
   N(STARTING, "starting", "starts its workers")                                                                        \
   N(RUNNING, "running", "its workers run")                                                                             \

@@ -146,7 +146,7 @@ static void list_sockets(struct client *c, char *const *paths, size_t n) {
 }
 
 static bool may_look_at_all(const struct client *c) {
-  return !c->request.job[0] && (ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "top"));
+  return !c->request.job[0] && (ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "top") || ctl_is(c, "hosts"));
 }
 
 static bool is_drain(const struct client *c) {
@@ -635,7 +635,7 @@ static int run(struct client *c) {
     uv_signal_start(&c->signals[i], on_signal, signos[i]);
   }
   /* Of verbs that change something somebody may ask who it was. */
-  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "nodes") || ctl_is(c, "logs") ||
+  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "nodes") || ctl_is(c, "hosts") || ctl_is(c, "logs") ||
                ctl_is(c, "top") || ctl_asks_key(c);
   int code = c->request.user || !looks ? name_users(c) : 0;
   if (code == 0) code = choose_daemons(c);

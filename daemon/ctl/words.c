@@ -20,7 +20,8 @@ const struct opts_verb ctl_verbs[] = {
     {"jobs", "", "watch user json", "One line per job."},
     {"nodes", "JOB", "user json", "The hardware of the job's nodes side by side; what is odd is marked with \"!\"."},
     {"drain", "HOST", "force json", "No further round uses it. One that does ends as planned, uncharged."},
-    {"undrain", "HOST", "json", "Its nodes may join rounds again."},
+    {"undrain", "HOST", "json", "Its nodes may join rounds again, and its past is forgotten."},
+    {"hosts", "", "json", "Hosts on which several jobs have failed; new rounds avoid them."},
     {"stop", "JOB", "user json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal user json",
      "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
@@ -34,7 +35,7 @@ const struct opts_verb ctl_verbs[] = {
     {"warm", "[end]", "json", "What --warm-keep keeps here for your next start; end: ends it."},
     {0},
 };
-#define VERBS "status, jobs, nodes, drain, undrain, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
+#define VERBS "status, jobs, nodes, drain, undrain, hosts, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
 
 /* The kind of the i-th argument of the command. */
 static enum word kind_of_word(const struct opts_verb *v, int i) {

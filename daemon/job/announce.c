@@ -254,6 +254,14 @@ void job_announce_drain(struct job *j, const struct member *m) {
   finish(j, &e, &text);
 }
 
+void job_announce_host(struct job *j, const char *host, const char *why) {
+  struct buf text = BUF_INIT;
+  if (!j->announcer) return;
+  struct event e = begin(j, EVENT_HOST_EXCLUDED, host);
+  buf_printf(&text, "host %s is left out of new rounds: %s", host, why);
+  finish(j, &e, &text);
+}
+
 void job_announce_refusal(struct job *j, const char *host, const char *why) {
   struct buf text = BUF_INIT;
   if (!j->announcer) return;

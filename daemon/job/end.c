@@ -149,12 +149,14 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   job_announce_verdict(j, charged, now_ms);
   snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
            charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
+  job_settle_other_host(j);
   /* Every node of the round gets its verdict and is free for the next one. */
   struct bytes *settled = job_settled_bytes(j);
   for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
     jobs_send_bytes(j->jobs, m->conn, settled);
+    job_begin_check(j, m, now_ms);
     member_keep_rank(m, m->node_rank);
     member_set_rank(m, -1);
     member_set_state(m, MEMBER_WAITING);
@@ -203,6 +205,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   bool charged = cause_costs_restart(v->cause) && !j->void_round;
   j->last_repeat = job_judge_repeat(j, charged);
   job_refill_if_earned(j, now_ms, j->last_repeat);
+  job_note_past(j, charged);
   bool all_leave = v->cause == CAUSE_NODE_LEAVING; /* one after the other: then the whole job is meant to end */
   for (size_t i = 0; i < j->n_members; i++) all_leave &= j->members[i]->next.leaving || j->members[i]->gone;
   bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave ||
@@ -256,6 +259,7 @@ void job_ended_if_acknowledged(struct job *j, uint64_t now_ms) {
 void job_send_end(struct job *j, uint64_t now_ms) {
   job_claim_remove_all(j);
   j->line_wall_ms = j->jobs->wall_ms;
+  if (j->outcome == OUTCOME_SUCCESS) job_note_success(j);
   job_save(j);
   struct bytes *end = job_end_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, end);

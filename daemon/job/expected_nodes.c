@@ -533,6 +533,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   uint64_t at_ms = job_seal_deadline(j);
   w->prospect = job_prospect(j, now_ms);
   if (w->prospect == PROSPECT_GIVE_UP) at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  if (w->prospect == PROSPECT_CHECK) at_ms = now_ms; /* the node's agent has the deadline */
   if (w->prospect == PROSPECT_HOPELESS) at_ms = job_hopeless_ms(j);
   w->left_ms = (int64_t)ms_since(now_ms, at_ms);
   w->waited_ms = (int64_t)ms_since(j->forming_ms, now_ms);

@@ -63,7 +63,7 @@ static bool may_grow(const struct job *j) {
 }
 
 static void watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
-  if (!m->counted.available) return;
+  if (!m->counted.available || job_avoids(m->job, m->host)) return;
   uint64_t at_ms = j->round_ms + JOB_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
   if (calm_ms > at_ms) at_ms = calm_ms;
   if (at_ms < j->grow_ms) j->grow_ms = at_ms;
@@ -93,7 +93,7 @@ void job_grow_if_due(struct job *j, const struct job_event *ev) {
   int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
   for (size_t i = 0; i < j->n_members && n < room; i++) {
     const struct member *m = j->members[i];
-    if (!m->counted.available || member_flapping_until(m, now_ms)) continue;
+    if (!m->counted.available || member_is_spared(m, now_ms)) continue;
     if (n++ < NEWCOMERS_NAMED_MAX) buf_printf(&names, "%s%s", names.len ? ", " : "", m->host);
   }
   buf_printf(&text, "node%s %s", n == 1 ? "" : "s", buf_text(&names));

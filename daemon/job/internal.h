@@ -27,6 +27,7 @@ void member_send(const struct member *m, struct bytes *b); /* takes b */
 void member_set_leaving(struct member *m);
 void member_set_checkpointed(struct member *m, bool checkpointed);
 void member_set_drained(struct member *m, bool drained);
+void member_set_check_round(struct member *m, int64_t round); /* 0: none is due */
 void member_set_expected(struct member *m, bool expected);
 void member_set_acked(struct member *m);
 void member_set_rank(struct member *m, int64_t rank); /* in the current round; -1: none */
@@ -246,14 +247,28 @@ void job_announce_destroy(struct job *j);
 void job_announce_state(struct job *j, enum job_state from, uint64_t now_ms); /* job_enter, before the entry action */
 void job_announce_event(struct job *j, const struct job_event *ev);           /* before the table's handler */
 void job_announce_sealed(struct job *j, uint64_t now_ms);
-void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms); /* last_verdict, and the budget is charged */
-void job_announce_drain(struct job *j, const struct member *m);          /* its `drained` has changed */
+void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms);  /* last_verdict, and the budget is charged */
+void job_announce_drain(struct job *j, const struct member *m);           /* its `drained` has changed */
+void job_announce_host(struct job *j, const char *host, const char *why); /* suspicion.c excludes it now */
 void job_announce_refusal(struct job *j, const char *host, const char *text);
 void job_announce_tick(struct job *j, uint64_t now_ms);
 uint64_t job_announce_deadline(const struct job *j);
 
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+
+/* check.c */
+void job_begin_check(struct job *j, struct member *m, uint64_t now_ms); /* the round is settled, and m was in it */
+
+/* past.c */
+void job_note_past(struct job *j, bool charged); /* the round is settled, and its members are still in it */
+void job_note_success(struct job *j);            /* its nodes are still in the round */
+void job_save_past(const struct job *j);
+void job_clear_past(struct job *j, const char *host);
+void job_note_other_host(struct job *j, const struct member *m); /* a worker of m exited with 16 */
+void job_settle_other_host(struct job *j);
+void job_rotate_ranks(struct job *j);
+void job_tell_avoided(struct job *j, struct member *const *chosen, size_t n);
 
 /* lost_node_hold.c */
 /* When the workers of a node are dead that was heard last at that time and need not fence; UINT64_MAX: nobody knows. */

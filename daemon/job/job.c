@@ -270,7 +270,9 @@ static void on_failed(struct job *j, const struct job_event *ev) {
    * file server that is away, a node without the program. */
   bool young = j->state == JOB_RECOVERING || ev->at_ms < j->round_ms + JOB_LONG_ROUND_MS;
   bool at_once = j->round == 1 && young && v.step < 0 && job_steps(j).least < 0;
-  if (v.lasting != LASTING_TRAINER && v.lasting != LASTING_WORKER && !at_once) v.lasting = LASTING_NO;
+  bool by_itself = v.lasting == LASTING_TRAINER || v.lasting == LASTING_WORKER || v.lasting == LASTING_RESULT;
+  if (!by_itself && !at_once) v.lasting = LASTING_NO;
+  if (v.cause == CAUSE_WORKER_EXIT && v.code == EXIT_CODE_OTHER_HOST) job_note_other_host(j, ev->member);
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);

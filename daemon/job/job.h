@@ -18,6 +18,8 @@
  *   repeat.c               a failure that comes again; fingerprint.c: what it looks like
  *   lease.c                leases and grace; lost_node_hold.c: what a lost node may still run
  *   drain.c                hosts that are left out of rounds
+ *   check.c                nodes with a check of their own
+ *   past.c                 hosts that a job should do without; suspicion.c: why
  *   ids.c                  the round's ncclUniqueIds
  *   owners.c               whose the connections to the round's store are
  *   in_charge.c            whether this daemon is in charge: a majority that follows it
@@ -87,12 +89,13 @@ struct member_progress {
 
 /* What decides about a node's part in the next round. */
 struct member_next {
-  int64_t last_rank;  /* in the last round it was part of; -1: none */
-  bool leaving;       /* it joins no further round */
-  bool absence_noted; /* because it said that it leaves */
-  bool drained;       /* its host is */
-  bool flapping;      /* in the last seal: taken only if needed to reach min */
-  bool votes;         /* in the last seal: the next round needs votes, and it has one */
+  int64_t last_rank;   /* in the last round it was part of; -1: none */
+  bool leaving;        /* it joins no further round */
+  bool absence_noted;  /* because it said that it leaves */
+  bool drained;        /* its host is */
+  int64_t check_round; /* its --check follows this round and has not ended; 0: none is due: check.c */
+  bool spared;         /* in the last seal: taken only if needed to reach min */
+  bool votes;          /* in the last seal: the next round needs votes, and it has one */
 };
 
 /* Whether its job waits for this node: expected_nodes.c. */
@@ -155,6 +158,7 @@ struct member {
   bool worker_store;  /* as node rank 0 its agent would not serve the store: a worker does */
   bool wants_ids;     /* in its last HELLO */
   bool wants_events;  /* the same */
+  bool checks;        /* the same */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
@@ -196,7 +200,7 @@ struct member {
   struct fleet_node *facts; /* what it has said of itself: health.c; NULL: nothing */
 
   struct { /* the counts that include it: member.c */
-    bool available, expected_here, owes_ack, reported, unsaved, gone, suspended;
+    bool available, expected_here, owes_ack, reported, unsaved, gone, suspended, checking;
   } counted;
 };
 
@@ -236,6 +240,7 @@ struct job {
   size_t n_owing;         /* have not acknowledged the end, and still may */
   size_t n_reported;      /* RECOVERING: have reported their state; includes those that know the round as settled */
   size_t n_suspended;     /* connected, and a user has suspended their workers */
+  size_t n_checking;      /* connected, and their --check runs */
   size_t n_unsaved;       /* run, and have not reported `checkpointed` */
   size_t n_in_state[MEMBER_STATE_COUNT];
   int64_t n_workers; /* of all members: at most WORLD_MAX */
@@ -282,13 +287,19 @@ struct job {
   uint64_t last_notice_ms;
 
   /* Hosts and agents that are held back. */
-  struct map flaps;      /* host -> when it was lost: grow.c */
-  size_t flaps_sweep_at; /* as holds_sweep_at */
-  struct map holds;      /* agent id -> when all that it still runs has stopped: lost_node_hold.c */
-  uint64_t hold_ms;      /* when the last hold expires; 0: there is none */
-  size_t n_last_holds;   /* how many expire then */
-  size_t holds_sweep_at; /* expired holds are removed when there are this many */
-  struct map failures;   /* host -> charged failures there, as intptr_t: drain.c */
+  struct map flaps;             /* host -> when it was lost: grow.c */
+  size_t flaps_sweep_at;        /* as holds_sweep_at */
+  struct map holds;             /* agent id -> when all that it still runs has stopped: lost_node_hold.c */
+  uint64_t hold_ms;             /* when the last hold expires; 0: there is none */
+  size_t n_last_holds;          /* how many expire then */
+  size_t holds_sweep_at;        /* expired holds are removed when there are this many */
+  struct map failures;          /* host -> charged failures there, as intptr_t: drain.c */
+  struct {                      /* exit code 16: past.c */
+    char host[HOST_MAX + 1];    /* of the first worker of the round that asked for another host; "": none */
+    bool many;                  /* so did workers of other hosts */
+    char avoided[HOST_MAX + 1]; /* the one that the last such round wants to do without; "": none */
+    bool rotates;               /* node ranks move on by one at the next seal */
+  } asked;
 
   /* The current or last round. */
   int64_t round, round_nodes, world_size;
@@ -414,6 +425,13 @@ void member_set_addrs(struct member *m, const char *addrs);
 /* m is a newcomer of a host that was lost too often: until when it waits; 0: it need not. */
 uint64_t member_flapping_until(const struct member *m, uint64_t now_ms);
 
+/* Taken only if a round needs it: such a newcomer, or a host that the job avoids. */
+bool member_is_spared(const struct member *m, uint64_t now_ms);
+bool job_avoids(const struct job *j, const char *host);
+/* Forgets failures of that user's jobs there, or those of all users. Returns how many runs that were. */
+size_t jobs_clear_past(struct jobs *jobs, const char *host, int64_t uid, bool all);
+void job_note_check(struct job *j, struct member *m, const struct hello *h, bool joins); /* HELLO, before the table */
+
 /* Leases. */
 void member_heard(struct member *m, uint64_t now_ms);              /* a message came */
 void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connection is gone; its grace begins */
@@ -489,6 +507,9 @@ void job_announce_progress(const struct member *m);                         /* P
 /* A line for people, on all agents of the job, in this daemon's log, and as an event. No full stop. */
 void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* A line for people, on all agents of the job, in this daemon's log, and as an event. No full stop. */
+void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* For people. */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */
 const struct ended_round *job_past(const struct job *j, size_t ago); /* 0: the last; NULL: there is none */
@@ -538,6 +559,9 @@ bool job_could_go_on_without(const struct job *j, const char *host);
 bool job_works_on(const struct job *j, const char *host); /* workers of the round run there, or are being started */
 bool job_has_finished_ones(const struct job *j); /* nodes of the round have finished, and are not to start again */
 
+/* Drains the host for this incarnation, as rdzvctl drain does. False: the job cannot go on without it, or there are too many
+ * drains. */
+bool job_exclude(struct job *j, const char *host, const char *by);
 /* --exclude-after: counts a charged failure on the host. Returns the host if it is excluded now, otherwise "". */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms);
 

@@ -314,6 +314,7 @@ void jobs_init(struct jobs *jobs, uint64_t seed) {
   map_init(&jobs->by_id, jobs_random(jobs));
   map_init(&jobs->conns, jobs_random(jobs));
   map_init(&jobs->drains, jobs_random(jobs));
+  suspicions_init(&jobs->suspicions, jobs->random_state[0]);
   struct siphash_key key = siphash_key_from(0);
   jobs->daemon.life = siphash(&key, &seed, sizeof seed); /* others may see it, but not the seed */
   accounts_init(&jobs->accounts, seed ^ 0xbf58476d1ce4e5b9);
@@ -325,6 +326,7 @@ void jobs_finish(struct jobs *jobs) {
   while (jobs->n_all) jobs_forget(jobs, jobs->all[jobs->n_all - 1]);
   job_effects_finish(&fx);
   jobs_finish_drains(jobs);
+  suspicions_finish(&jobs->suspicions);
   map_finish(&jobs->by_id);
   map_finish(&jobs->conns);
   accounts_finish(&jobs->accounts);

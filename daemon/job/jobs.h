@@ -16,6 +16,7 @@
 #include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
 #include "daemon/job/limits.h"
+#include "daemon/job/suspicion.h"
 #include "proto/msg.h"
 
 /* The events of the state x event table (PROTOCOL.md 5). */
@@ -91,6 +92,7 @@ struct jobs {
   struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */
   size_t n_drains;
+  struct suspicions suspicions;                      /* hosts with a past */
   size_t n_hosts;                                    /* in the rosters of all jobs: expected_nodes.c */
   uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
   char *fault; /* a change of a job's state that was refused, which is a bug; NULL: none. For tests */

@@ -12,7 +12,7 @@
  * The price is one rule: only this file writes the fields below. A setter changes one field, then compares what the
  * member was counted as with what it is now.
  *
- *   state, conn, leaving, drained -> available; with expected -> expected_here
+ *   state, conn, leaving, drained, check_round -> available, checking; with expected -> expected_here
  *   gone, end_acked -> owes_ack      node_rank, last_rank -> reported
  *   state, checkpointed -> unsaved   gone -> counted_gone */
 
@@ -37,7 +37,9 @@ static void set_counted(bool *counted, bool is, size_t *n) {
 static void count(struct member *m, bool in) {
   struct job *j = m->job;
   bool was = m->counted.available, waits = m->conn && m->state == MEMBER_WAITING;
-  set_counted(&m->counted.available, in && waits && !m->next.leaving && !m->next.drained, &j->n_available);
+  bool joins = in && waits && !m->next.leaving && !m->next.drained;
+  set_counted(&m->counted.available, joins && !m->next.check_round, &j->n_available);
+  set_counted(&m->counted.checking, joins && m->next.check_round, &j->n_checking);
   if (m->counted.available != was) member_count_at_host(m, m->counted.available);
   set_counted(&m->counted.expected_here, m->counted.available && m->roster.expected, &j->n_expected_here);
   set_counted(&m->counted.owes_ack, in && !m->end_acked && !m->gone, &j->n_owing);
@@ -73,6 +75,11 @@ void member_set_checkpointed(struct member *m, bool checkpointed) {
 
 void member_set_drained(struct member *m, bool drained) {
   m->next.drained = drained;
+  count(m, true);
+}
+
+void member_set_check_round(struct member *m, int64_t round) {
+  m->next.check_round = round;
   count(m, true);
 }
 

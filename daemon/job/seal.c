@@ -6,8 +6,9 @@
  * a last call before the first round only: after a fault the survivors are known, and waiting for others would cost
  * everyone's time. Nodes that a person or a scheduler starts together come one after the other, on a busy machine
  * seconds apart. So the call goes on while they keep coming: the round that they would have missed costs a restart of
- * all workers. Three things delay a seal: the pause after short rounds, a lost node that may still run workers of
- * the old round (lost_node_hold.c), and a node that is leaving, since others may be leaving too.
+ * all workers. Four things delay a seal: the pause after short rounds, a lost node that may still run workers of
+ * the old round (lost_node_hold.c), and a node that is leaving, since others may be leaving too. A node whose --check runs
+ * delays it until the result is here (check.c).
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
  * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before
@@ -56,7 +57,7 @@ enum { PROOF_LEASES = 4 };
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j);
   uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, j->hold_ms));
-  return at == UINT64_MAX ? at : latest(at, held);
+  return at == UINT64_MAX || j->n_checking ? UINT64_MAX : latest(at, held);
 }
 
 uint64_t job_seal_deadline(const struct job *j) {
@@ -74,6 +75,7 @@ static uint64_t give_up_ms(const struct job *j) {
 
 enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
   uint64_t at_ms = numbers_and_holds_allow_ms(j);
+  if (j->n_checking && numbers_allow_ms(j) != UINT64_MAX) return PROSPECT_CHECK;
   if (job_seal_deadline(j) == UINT64_MAX)
     return job_hopeless_ms(j) <= give_up_ms(j) ? PROSPECT_HOPELESS : PROSPECT_GIVE_UP;
   if (j->hold_ms > now_ms) return PROSPECT_HOLD;
@@ -121,7 +123,7 @@ static int compare_known(int64_t a, int64_t b) {
 
 static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
-  int c = (int)a->next.flapping - (int)b->next.flapping;
+  int c = (int)a->next.spared - (int)b->next.spared;
   if (!c) c = (int)b->next.votes - (int)a->next.votes;
   if (!c) c = compare_known(a->next.last_rank, b->next.last_rank);
   if (!c) c = (int)b->roster.expected - (int)a->roster.expected;
@@ -274,12 +276,12 @@ static size_t choose(struct job *j, uint64_t now_ms, struct member **chosen) {
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->counted.available) chosen[n++] = j->members[i];
   for (size_t i = 0; i < n; i++) {
-    chosen[i]->next.flapping = member_flapping_until(chosen[i], now_ms) > 0;
+    chosen[i]->next.spared = member_is_spared(chosen[i], now_ms);
     chosen[i]->next.votes = member_has_vote(chosen[i]);
   }
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
-  while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->next.flapping) n--;
+  while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->next.spared) n--;
   return n;
 }
 
@@ -293,6 +295,7 @@ static void seal(struct job *j, uint64_t now_ms) {
   }
   struct member **slots = xcalloc(n, sizeof(struct member *));
   assign_addresses(chosen, n);
+  job_rotate_ranks(j);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
   j->quorum->agreed = (int64_t)job_agreed(j);
@@ -326,6 +329,7 @@ static void seal(struct job *j, uint64_t now_ms) {
     member_clear_progress(slots[i]);
     slots[i]->knows_round = false;
   }
+  job_tell_avoided(j, slots, n);
   job_quorum_seal(j, now_ms);
   job_begin_fence(j);
   j->store_port = slots[0]->store_port;

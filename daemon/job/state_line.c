@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lines of the state file, which outlives the daemon. One line of JSON per seal, per end and per drain.
+/* The lines of the state file, which outlives the daemon. One line of JSON per seal, per end, per drain, and for
+ * failures that may be a host's (suspicion.c).
  *
  *   {"event":"seal","job":..,"uid":1000,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
  *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..},"last_failure":{..}}
  *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
+ *   {"event":"suspect","host":..,"uid":..,"job":..,"run":..,"command":..,"node_rank":3,"nodes":8,"failures":2,
+ *    "wall_ms":..,"passed":true}: a run that failed on a host, failures 0: no longer; and
+ *   {"event":"cleared","host":..,"uid":..,"all":false}
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
  * "succession":true if another daemon can take the round over: newcomers alone do not begin the next one.
@@ -56,6 +60,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
 }
 
 void job_save(const struct job *j) {
+  job_save_past(j);
   struct buf line = BUF_INIT;
   job_state_line(j, &line);
   jobs_save(j->jobs, &line);
@@ -77,6 +82,8 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
 /* False: the line is not a state line. */
 static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
+  bool past, loaded = suspicions_load(&jobs->suspicions, o, &past);
+  if (past) return loaded;
   if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return jobs_load_drain(jobs, o);
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
@@ -163,7 +170,7 @@ void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms) {
   if (!o)
     jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not JSON: %s", e.text);
   else if (!load_object(jobs, o, now_ms))
-    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end or a drain");
+    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end, a drain or a suspicion");
   json_decref(o);
 }
 
@@ -174,4 +181,5 @@ void jobs_state_lines(const struct jobs *jobs, struct buf *out) {
     buf_putc(out, '\n');
   }
   jobs_drain_lines(jobs, out);
+  suspicions_lines(&jobs->suspicions, out);
 }

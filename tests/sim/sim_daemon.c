@@ -80,7 +80,11 @@ static bool saved(struct sim *s, const char *text) {
   check_event_saved(s, text);
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
-    sim_trace(s, "%s: saves %s%s", s->d.name, strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
+    sim_trace(s, "%s: saves %s%s", s->d.name,
+              strstr(text, "\"end\"")       ? "an end"
+              : strstr(text, "\"suspect\"") ? "a suspicion"
+                                            : "a seal",
+              deaths[die]);
   if (s->d.state_dir && (die == 0 || die == 3)) {
     keep_line(s, text);
     if (!strstr(text, "\"end\"")) check_saved(s);

@@ -262,6 +262,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_UNMINT: ids_unmint(a, fx->unmint.helper); break;
   case SUP_IDS: ids_hand_out(s, a, fx); break;
   case SUP_EVENT: check_event_written(s, a, fx->extra, fx->text); break;
+  case SUP_CHECK: /* no agent here has --check */
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS:

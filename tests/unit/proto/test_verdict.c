@@ -82,6 +82,7 @@ UNIT_TEST(test_lasting) {
       {LASTING_COMMAND, ", an unusable command that a restart would repeat"},
       {LASTING_WORKER, ", a final failure by its own account"},
       {LASTING_NCCL, ""}, /* of another cause */
+      {LASTING_RESULT, ", a result that failed validation"},
   };
   assert_int_equal(sizeof rows / sizeof *rows, LASTING_COUNT);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -413,21 +413,21 @@ RIG_TEST(test_last_verdicts_are_kept) {
   rig_open(r, 1);
   r->settings.max_restarts = 100;
   rig_joined(r, n, 2);
-  for (int code = 1; code <= 18; code++) fail_round(r, n, code);
+  for (int code = 21; code <= 38; code++) fail_round(r, n, code);
   json_t *v = ask_json(r, "status", "job");
   const json_t *list = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "verdicts");
   assert_int_equal(json_array_size(list), 16);
   for (size_t i = 0; i < 16; i++) {
     const json_t *past = json_array_get(list, i), *verdict = json_object_get(past, "verdict");
     assert_int_equal(json_integer_value(json_object_get(past, "round")), 18 - i);
-    assert_int_equal(json_integer_value(json_object_get(verdict, "code")), 18 - i);
+    assert_int_equal(json_integer_value(json_object_get(verdict, "code")), 38 - i);
     assert_true(json_is_true(json_object_get(past, "charged")));
     assert_true(json_integer_value(json_object_get(past, "wall_ms")) > 1700000000000);
   }
   json_decref(v);
   rig_control(r, "status", "job", false);
-  assert_said(r, "  round 18 ended: rank 0 on n0 exited with code 18 (");
-  assert_said(r, "    and round 17 ended: rank 0 on n0 exited with code 17 (");
+  assert_said(r, "  round 18 ended: rank 0 on n0 exited with code 38 (");
+  assert_said(r, "    and round 17 ended: rank 0 on n0 exited with code 37 (");
 }
 
 RIG_TEST(test_final_verdict_outlives_the_daemon) {

@@ -53,7 +53,7 @@ UNIT_TEST(test_mistakes) {
     struct ctl_request flags;
     const char *signal, *says;
   } t[] = {
-      {{0}, 0, {0}, NULL, "status, jobs, nodes, drain, undrain, stop, kill-worker"},
+      {{0}, 0, {0}, NULL, "status, jobs, nodes, drain, undrain, hosts, stop, kill-worker"},
       {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is not a command: did you mean drain?"},
       {{"frobnicate"}, 1, {0}, NULL, "\"frobnicate\" is not a command: status, jobs"},
       {{"drain"}, 1, {0}, NULL, "rdzvctl drain HOST"},

@@ -30,7 +30,7 @@ UNIT_TEST(test_state_lines_round_trip) {
     rig_load(&again, line);
     *end = '\n';
   }
-  assert_int_equal(count, 2);
+  assert_int_equal(count, 3); /* the failed worker may be its host's */
   assert_int_equal(again.log.len > 0 && strstr(buf_text(&again.log), "ignored a line") != NULL, 0);
   core_state_lines(again.core, &back);
   assert_string_equal(buf_text(&lines), buf_text(&back));
