@@ -132,6 +132,12 @@ def fill(root, out, versions):
     (out / "bin/pkg-config").chmod(0o755)
 
 
+def target(name):
+    """ninja's name of a file in the build: a shared library has the whole version, behind a link."""
+    version = re.search(r"^ *version: '([0-9.]+)'", (TOP / "meson.build").read_text(), re.M)[1]
+    return re.sub(r"\.so\.\d+$", f".so.{version}", name)
+
+
 def build(out, tmp):
     """(the devices, or "", and why not)"""
     missing = re.search(r"^missing=(.*)", call(["python3", TOP / "agent/trainer/gpu/find_cuda.py"]), re.M)
@@ -141,10 +147,11 @@ def build(out, tmp):
     env = {**os.environ, "PKG_CONFIG_LIBDIR": str(out / "lib/pkgconfig"), "RDZV_CUDA_ARCH": arch}
     call(["meson", "setup", tmp / "build", TOP, "--buildtype=release"], env=env)
     wanted = {f"{at}/{name}" for name, at in BUILT.items()} - {"tests/fakegpu/device-rates-fake"}
-    call(["ninja", "-C", tmp / "build", *sorted(wanted)], BUILD_S, env=env)
-    for name in wanted:
+    made = {name: target(name) for name in wanted}
+    call(["ninja", "-C", tmp / "build", *sorted(made.values())], BUILD_S, env=env)
+    for name, at in made.items():
         (out / "build" / name).parent.mkdir(parents=True, exist_ok=True)
-        call(["strip", "-o", out / "build" / name, tmp / "build" / name])
+        call(["strip", "-o", out / "build" / name, tmp / "build" / at])
     return arch, ""
 
 
