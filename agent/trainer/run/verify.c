@@ -3,9 +3,10 @@
  *
  *   state       All ranks have the same weights and the same optimizer state, bit for bit. So a rank whose checksum
  *               differs has lost some. Every N steps, and before each checkpoint.
- *   gradients   At every Nth step, the last one, and one behind which a checkpoint is due by steps, each rank first repeats the gradients of another rank, from that rank's samples and
- *               the weights that both have. Then it computes its own, and the checksums of both are compared before the
- *               sum over the ranks. The neighbour changes from check to check.
+ *   gradients   At every Nth step, the last one, and one behind which a checkpoint is due by steps, each rank first
+ *               repeats the gradients of another rank, from that rank's samples and the weights that both have. Then it
+ *               computes its own, and the checksums of both are compared before the sum over the ranks. The neighbour
+ *               changes from check to check.
  *
  * One coll_sum tells whether all agree (verify_rule.h). If not, nobody is blamed yet. The ranks look at their states a
  * second time, or repeat gradients a second time: their own, and those of another neighbour. So each share was computed
@@ -110,7 +111,7 @@ static int blame(struct trainer *t, const enum verify_mark *marks, const char *w
     err_set(e, -EILSEQ, "%s differ in %s at step %llu, and no third rank can decide which is wrong%s", names, what,
             step, since);
   else
-    err_set(e, -ECONNRESET, "%s has wrong %s at step %llu", names, what, step);
+    err_set(e, -ECONNRESET, "%s %s wrong %s at step %llu", names, names[4] == 's' ? "have" : "has", what, step);
   if (marks[t->rank] != VERIFY_GOOD)
     return with_exit(t, marks[t->rank] == VERIFY_WRONG ? TRAINER_RESULT : TRAINER_ELSEWHERE, -EILSEQ);
   t->coll->lost = first;
