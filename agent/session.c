@@ -37,6 +37,7 @@
 #include "agent/output/log_sink.h"
 #include "agent/output/output.h"
 #include "agent/site_check.h"
+#include "agent/pairs/pairs.h"
 #include "agent/store/round_store.h"
 #include "agent/workers/round.h"
 #include "agent/workers/signals.h"
@@ -82,6 +83,7 @@ struct session {
   struct health *health;      /* NULL: --health off */
   struct log_queries *log_queries;
   struct site_check *check; /* NULL: none runs */
+  struct pairs *pairs;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -372,6 +374,7 @@ static void on_down(void *ctx, const struct link_down *down) {
   health_lost(((struct session *)ctx)->health);
   access_check_daemon(round_store_access(((struct session *)ctx)->store), false);
   log_queries_forget(((struct session *)ctx)->log_queries);
+  pairs_stop(((struct session *)ctx)->pairs);
   post(ctx, &(struct supervisor_event){
                 .kind = SUP_LINK_DOWN,
                 .link_down = {.foreign = down->foreign, .unknown = down->unknown, .exit_code = down->fatal},
@@ -382,8 +385,8 @@ static void on_other_program(void *ctx, const char *who) {
   post(ctx, &(struct supervisor_event){.kind = SUP_OTHER_PROGRAM, .text = who});
 }
 
-/* Messages about the owners of connections go to the store, and questions for lines to log_queries; the mind does not
- * need them. */
+/* Messages about the owners of connections go to the store, questions for lines to log_queries, and exchanges to pairs; the
+ * mind does not need them. */
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
   if (m->type == MSG_WELCOME) access_check_daemon(round_store_access(s->store), true);
@@ -392,7 +395,10 @@ static void on_msg(void *ctx, struct msg *m) {
   if (m->type == MSG_FIND_OWNERS) access_check_on_find(round_store_access(s->store), &m->find_owners);
   if (m->type == MSG_OWNERS) access_check_on_owners(round_store_access(s->store), &m->owners);
   if (m->type == MSG_FETCH_LOG) log_queries_ask(s->log_queries, &m->fetch_log);
-  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG)
+  if (m->type == MSG_PAIR && !s->exiting) pairs_ask(s->pairs, &m->pair_msg);
+  if (m->type == MSG_NOTICE) log_warn("%s", m->notice_msg.text);
+  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG && m->type != MSG_PAIR &&
+      m->type != MSG_NOTICE)
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
@@ -464,6 +470,7 @@ static void begin_exit(struct session *s, int code) {
   health_destroy(s->health);
   s->health = NULL;
   forwarder_set(s->forwarder, NULL, UINT32_MAX, false);
+  pairs_stop(s->pairs);
   log_queries_end(s->log_queries);
   site_check_destroy(s->check);
   s->check = NULL;
@@ -490,6 +497,7 @@ static bool close_all(struct session *s) {
   kubeflow_destroy(s->kubeflow);
   health_destroy(s->health);
   log_queries_destroy(s->log_queries);
+  pairs_destroy(s->pairs);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
@@ -673,6 +681,7 @@ static int open_parts(struct session *s, struct err *e) {
                                                        .ctx = s});
   s->log_queries = log_queries_create(&(struct log_queries_options){
       .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
+  s->pairs = pairs_create(&(struct pairs_options){.loop = &s->loop, .send = send_to_daemon, .ctx = s});
   open_link(s);
   return 0;
 }

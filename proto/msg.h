@@ -86,6 +86,9 @@ enum {
   FACTS_MAX = 2048,        /* of one node */
   FACT_NAME_MAX = 31,
   FACT_AT_MAX = 63,
+  PAIR_SECRET_HEX = 64,       /* digits */
+  PAIR_BYTES_MAX = 67108864,  /* in one message between two nodes that are checked */
+  PAIR_LIMIT_MAX_MS = 30000,  /* for one exchange */
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
@@ -156,6 +159,10 @@ enum owner_byte {
   X(ALWAYS, "always")                                                                                                  \
   X(NEVER, "never")
 
+#define PAIR_CHECK_LIST(X) /* after a network fault, before the next round */                                          \
+  X(OFF, "off")                                                                                                        \
+  X(AUTO, "auto") /* nodes exchange data in pairs, to find the host at fault */
+
 #define ABSENCE_LIST(X) /* the reason why an expected host is missing */                                               \
   X(NEVER, "never-came")                                                                                               \
   X(LOST, "lost")                                                                                                      \
@@ -173,7 +180,8 @@ enum owner_byte {
   X(VOTES, "votes")         /* the round begins when those whose votes it needs have shown that they follow */         \
   X(CLAIM, "claim")         /* the round begins when it is claimed */                                                  \
   X(HOPELESS, "hopeless")   /* the job fails: each node that is missing was refused */                                 \
-  X(CHECK, "check")         /* the round begins when a node has passed its --check */
+  X(CHECK, "check")         /* the round begins when a node has passed its --check */                                  \
+  X(PAIRS, "pairs")         /* the round begins when nodes have exchanged data in pairs */
 
 #define OWNERSHIP_LIST(X) /* whose a connection is, as the agent of its node sees it */                                \
   X(GONE, "gone")         /* no process of that node has it */                                                         \
@@ -224,6 +232,9 @@ enum lasting { LASTING_LIST(X) LASTING_COUNT };
 #define X(name, word) NCCL_IDS_##name,
 enum nccl_ids { NCCL_IDS_LIST(X) NCCL_IDS_COUNT };
 #undef X
+#define X(name, word) PAIR_CHECK_##name,
+enum pair_check { PAIR_CHECK_LIST(X) PAIR_CHECK_COUNT };
+#undef X
 #define X(name, word) ABSENCE_##name,
 enum absence { ABSENCE_LIST(X) ABSENCE_COUNT };
 #undef X
@@ -250,6 +261,7 @@ const char *outcome_name(enum outcome v);
 const char *scale_up_name(enum scale_up v);
 const char *after_finish_name(enum after_finish v);
 const char *nccl_ids_name(enum nccl_ids v);
+const char *pair_check_name(enum pair_check v);
 const char *job_state_name(enum job_state v);
 
 /* Objects inside messages. ----------------------------------------------------------------------------------------- */
@@ -271,7 +283,8 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, nccl_ids, nccl_ids)                /* whether rounds have ncclUniqueIds */                                \
   F(S, INT, daemons, 0, DAEMONS_MAX)            /* addresses in --endpoint, if more than one */                        \
   F(S, BOOL, claims)                            /* --claim: the daemon claims each round before it seals it */         \
-  F(S, INT, orphan_grace_ms, 0, TIMEOUT_MAX_MS) /* workers without a daemon are stopped then; 0: never */
+  F(S, INT, orphan_grace_ms, 0, TIMEOUT_MAX_MS) /* workers without a daemon are stopped then; 0: never */              \
+  F(S, ENUM, pair_check, pair_check)            /* whether nodes exchange data in pairs after a network fault */
 
 /* The cause of the end of a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                           \
@@ -669,7 +682,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, away_ms, 0, TIMEOUT_MAX_MS) /* no daemon begins a round for so long: workers may run on */
 
 #define control_FIELDS(F, S)                                                                                           \
-  F(S, REQ_STR, verb, 32) /* status, jobs, nodes, hosts, stop, drain, undrain, kill-worker ... */                      \
+  F(S, REQ_STR, verb, 32) /* status, jobs, nodes, hosts, stop, drain, undrain, kill-worker, check ... */               \
   F(S, STR, job, JOB_ID_MAX)                                                                                           \
   F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                                  \
   F(S, INT, rank, -1, WORLD_MAX) /* kill-worker; logs: of this worker, -1: of all workers of the node */               \
@@ -679,7 +692,7 @@ const char *job_state_name(enum job_state v);
   F(S, STR, user, USER_NAME_MAX)   /* as rdzvctl says; the kernel or the key says the uid */                           \
   F(S, INT, owner, -1, 4294967295) /* --user: of the job; -1: any */                                                   \
   F(S, HEX, agent, AGENT_ID_MAX)   /* logs: of the node; from .. wait_ms as in FETCH_LOG */                            \
-  F(S, INT, from, 0, INT64_MAX)                                                                                        \
+  F(S, INT, from, 0, INT64_MAX)    /* check: the serial that the last reply's next has; 0: begin one */                \
   F(S, INT, from_round, 0, ROUND_MAX)                                                                                  \
   F(S, INT, tail, -1, LOG_TAIL_MAX)                                                                                    \
   F(S, INT, wait_ms, 0, LOG_WAIT_MAX_MS)
@@ -780,12 +793,21 @@ const char *job_state_name(enum job_state v);
 
 #define pair_msg_FIELDS(F, S)                                                                                          \
   F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
-  F(S, STR, addr, ADDR_MAX)                                                                                            \
-  F(S, INT, port, 0, 65535)
+  F(S, STR, addr, ADDR_MAX)               /* where to listen, or where the other node listens */                       \
+  F(S, INT, port, 0, 65535)               /* of the other node; 0: listen, and answer with a port */                   \
+  F(S, HEX, secret, PAIR_SECRET_HEX)      /* with a port: as the other node's PAIRED has it */                         \
+  F(S, REQ_INT, bytes, 1, PAIR_BYTES_MAX) /* in one message between the two, at most */                                \
+  F(S, REQ_INT, limit_ms, 1, PAIR_LIMIT_MAX_MS)
 
 #define paired_FIELDS(F, S)                                                                                            \
   F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
-  F(S, STR, text, REASON_MAX)
+  F(S, INT, port, 0, 65535)           /* this node listens there; 0: the exchange is over */                           \
+  F(S, HEX, secret, PAIR_SECRET_HEX)  /* with a port: whoever connects must show it */                                 \
+  F(S, INT, bytes, 0, PAIR_BYTES_MAX) /* the size of the largest message, and how long it took: */                     \
+  F(S, INT, out_us, 0, INT64_MAX)     /* to the other node, */                                                         \
+  F(S, INT, in_us, 0, INT64_MAX)      /* and from it */                                                                \
+  F(S, INT, rtt_us, 0, INT64_MAX)     /* the shortest round trip */                                                    \
+  F(S, STR, text, REASON_MAX)         /* why nothing could be measured; "": it was */
 
 #define rank_paces_FIELDS(F, S)                                                                                        \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -793,13 +815,15 @@ const char *job_state_name(enum job_state v);
   F(S, LIST, ranks, rank_pace, WORKERS_MAX)
 
 #define control_reply_FIELDS(F, S)                                                                                     \
-  F(S, INT, code, 0, 255)       /* rdzvctl's exit code */                                                              \
-  F(S, INT, next, 0, INT64_MAX) /* logs: next, more, lost as in LOG; raw has the lines if the code is 0 */             \
+  F(S, INT, code, 0, 255) /* rdzvctl's exit code */                                                                    \
+  F(S, INT, next, 0,                                                                                                   \
+    INT64_MAX) /* logs: next, more, lost as in LOG; raw has the lines if the code is 0. check: its serial */           \
   F(S, BOOL, more)                                                                                                     \
   F(S, BOOL, lost)                                                                                                     \
   F(S, INT, round, 0, ROUND_MAX) /* logs: the job's current or last one */                                             \
   F(S, BOOL, over)               /* logs: the job is over */                                                           \
-  F(S, INT, pause_ms, 0, 60000)  /* logs: the user has asked for too much: so long until the next question */
+  F(S, INT, pause_ms, 0,                                                                                               \
+    60000) /* logs: the user has asked for too much, check: it goes on: so long until the next question */
 
 #define fetch_log_FIELDS(F, S)                                                                                         \
   F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \

@@ -91,6 +91,7 @@ static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left
   if (w->prospect == PROSPECT_LAST_CALL) buf_puts(out, " (--last-call)");
   if (w->prospect == PROSPECT_DELAY) buf_puts(out, ", because the last rounds were short");
   if (w->prospect == PROSPECT_LEAVE) buf_puts(out, ", in case others leave too");
+  if (w->prospect == PROSPECT_PAIRS) buf_puts(out, " at most, after a check of the network (--pair-check)");
   if (w->prospect == PROSPECT_HOLD) buf_puts(out, ", when a lost node has surely stopped");
 }
 
