@@ -396,9 +396,7 @@ static void on_msg(void *ctx, struct msg *m) {
   if (m->type == MSG_OWNERS) access_check_on_owners(round_store_access(s->store), &m->owners);
   if (m->type == MSG_FETCH_LOG) log_queries_ask(s->log_queries, &m->fetch_log);
   if (m->type == MSG_PAIR && !s->exiting) pairs_ask(s->pairs, &m->pair_msg);
-  if (m->type == MSG_NOTICE) log_warn("%s", m->notice_msg.text);
-  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG && m->type != MSG_PAIR &&
-      m->type != MSG_NOTICE)
+  if (m->type != MSG_FIND_OWNERS && m->type != MSG_OWNERS && m->type != MSG_FETCH_LOG && m->type != MSG_PAIR)
     post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 

@@ -404,6 +404,7 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .lease_ms = o->lease_ms,
       .hang_timeout_ms = o->hang_timeout_ms,
       .nccl_ids = o->nccl_ids,
+      .pair_check = o->pair_check,
       .daemons = o->n_endpoints > 1 ? (int64_t)o->n_endpoints : 0,
       .claims = o->claim != NULL,
       .orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? 0

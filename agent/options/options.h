@@ -157,6 +157,7 @@ struct agent_options {
   enum scale_up scale_up;
   enum after_finish after_finish;
   enum nccl_ids nccl_ids;
+  enum pair_check pair_check;
   const char *nccl_library; /* NULL: rdzv-nccl searches it */
   int64_t exclude_after;    /* charged failures on one host; 0: never */
   int64_t repeat_limit;     /* repeats of a failure until the job ends; 0: never */

@@ -214,6 +214,13 @@ static const struct opt table[] = {
      .def = "0",
      .help = "Exclude a host from the job after N failures there that cost a restart, if the job can continue "
              "without it. rdzvctl undrain readmits it. 0: never."},
+    {.name = "pair-check",
+     SITE(WORD(pair_check, "off|auto")),
+     .def = "auto",
+     .help =
+         "After a fault that points to the network, nodes exchange data in pairs before the next round. So the host at "
+         "fault is named, and the job goes on without it if it can. That takes less than a second, and 24 s at most. "
+         "off: never."},
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",

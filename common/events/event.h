@@ -78,75 +78,78 @@ enum event_field { EVENT_FIELD_LIST(X) EVENT_FIELD_COUNT };
 _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
 
 /* X(ID, name, SOURCE, when, fields beside run_id, uid, round and message) */
-#define EVENT_LIST(X)                                                                                                  \
-  X(NODE_JOINED, "rdzv.node.joined", AGENT, "A node has joined the job.",                                              \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(ROLE) | EVENT_HAS(LOCAL_WORLD_SIZE) | EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES))     \
-  X(NODE_LEFT, "rdzv.node.left", AGENT, "A node leaves: a signal or the scheduler asked its agent to.",                \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(NODES))                                                    \
-  X(NODE_LOST, "rdzv.node.lost", AGENT, "A node is lost: its agent died, or it is not heard any more.",                \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(NODES))                                                    \
-  X(NODE_REFUSED, "rdzv.node.refused", AGENT, "A node wanted to join, and was refused.", EVENT_HAS(HOSTNAME))          \
-  X(NODE_DRAINED, "rdzv.node.drained", AGENT,                                                                          \
-    "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                   \
-    EVENT_HAS(HOSTNAME))                                                                                               \
-  X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, "The drain of a host is lifted.", EVENT_HAS(HOSTNAME))               \
-  X(NODE_ODD, "rdzv.node.odd", AGENT,                                                                                  \
-    "A node is unlike the others, or has a fault. A fact that flaps has such an event at a doubling interval.",        \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(FACT) | EVENT_HAS(AT) | EVENT_HAS(CLASS) | EVENT_HAS(VALUE) | EVENT_HAS(USUAL))    \
-  X(JOB_NOTICE, "rdzv.job.notice", AGENT,                                                                              \
-    "The daemon has found something that people should know: a host, a wire or a rank that is unlike the others.", 0)  \
-  X(HOST_EXCLUDED, "rdzv.host.excluded", AGENT,                                                                        \
-    "Several jobs failed on a host: new rounds do without it where they can.", EVENT_HAS(HOSTNAME))                    \
-  X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                            \
-    "Nodes have been missing for 10 s, and then each time after twice as long.",                                       \
-    EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES) | EVENT_HAS(DURATION_MS))                                                  \
-  X(ROUND_SEALED, "rdzv.round.sealed", AGENT,                                                                          \
-    "A round has its nodes and ranks. `duration_ms`: since the last round ended, or the first node came.",             \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(HOSTS) |                     \
-        EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) | EVENT_HAS(DURATION_MS))                                  \
-  X(ROUND_STARTED, "rdzv.round.started", AGENT,                                                                        \
-    "All workers of the first round run. `duration_ms`: since the round was sealed.",                                  \
-    EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(DURATION_MS))          \
-  X(ROUND_RESTARTED, "rdzv.round.restarted", AGENT,                                                                    \
-    "All workers of a later round run. `duration_ms`: since the round before was stopped.",                            \
-    EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(DURATION_MS))          \
-  X(ROUND_FIRST_STEP, "rdzv.round.first_step", WORKER,                                                                 \
-    "A worker of the round has reported its first step. `duration_ms`: since the round was sealed.",                   \
-    EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(DURATION_MS))                                                          \
-  X(JOB_PROGRESS, "rdzv.job.progress", WORKER, "Workers report steps. At most one such event a second.",               \
-    EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(LOSS) | EVENT_HAS(SAMPLES_PER_SECOND))                                 \
-  X(JOB_SAVED, "rdzv.job.saved", WORKER,                                                                               \
-    "A checkpoint of `step` is written, by all nodes that write some and say so.", EVENT_HAS(STEP))                    \
-  X(WORKER_HUNG, "rdzv.worker.hung", WORKER,                                                                           \
-    "A worker hangs. Its round stops next. `duration_ms`: since its last sign of progress.",                           \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) | EVENT_HAS(PID) |    \
-        EVENT_HAS(DEVICE) | EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(DURATION_MS))                                  \
-  X(ROUND_FAILED, "rdzv.round.failed", AGENT, "A round has failed. This is its verdict.",                              \
-    EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) |  \
-        EVENT_HAS(PID) | EVENT_HAS(DEVICE) | EVENT_HAS(SIGNAL) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(RAW_ERROR) |         \
-        EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(CHARGED) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) |   \
-        EVENT_HAS(STATE) | EVENT_HAS(DURATION_MS))                                                                     \
-  X(ROUND_STOPPED, "rdzv.round.stopped", AGENT,                                                                        \
-    "A round has ended as planned: for nodes that joined or left, a drain, or `rdzvctl stop`.",                        \
-    EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(STATE) | EVENT_HAS(DURATION_MS))                                \
-  X(DAEMON_RETURNED, "rdzv.daemon.returned", AGENT,                                                                    \
-    "The daemon was restarted, and has learned the job from its agents.", EVENT_HAS(HOSTNAME) | EVENT_HAS(NODES))      \
-  X(DAEMON_TOOK_OVER, "rdzv.daemon.took_over", AGENT, "Another daemon is in charge, since the one before is lost.",    \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(NODES))                                                                            \
-  X(DAEMON_LOST, "rdzv.daemon.lost", AGENT,                                                                            \
-    "The agent that writes this job's events has lost contact with the daemon.", EVENT_HAS(HOSTNAME))                  \
-  X(AGENT_GAVE_UP, "rdzv.agent.gave_up", AGENT,                                                                        \
-    "An agent exits, and has not heard that the job is over: it was refused, or has no daemon.",                       \
-    EVENT_HAS(HOSTNAME) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(STATE))                                                     \
-  X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT,                                                                      \
-    "Events before this one are lost: nobody could take them, the file could not be written, or a user has too many.", \
-    EVENT_HAS(DROPPED))                                                                                                \
-  X(JOB_ENDED, "rdzv.job.ended", AGENT, "The job is over.",                                                            \
-    EVENT_HAS(STATE) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GLOBAL_RANK) |        \
-        EVENT_HAS(RAW_ERROR) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) | EVENT_HAS(STEP) | EVENT_HAS(OF) | \
-        EVENT_HAS(TOTAL_RUN_TIME) | EVENT_HAS(GOODPUT_USEFUL) | EVENT_HAS(GOODPUT_TOTAL) |                             \
-        EVENT_HAS(GOODPUT_FORMING) | EVENT_HAS(GOODPUT_WAITING) | EVENT_HAS(GOODPUT_STARTING) |                        \
-        EVENT_HAS(GOODPUT_PRODUCTIVE) | EVENT_HAS(GOODPUT_LOST) | EVENT_HAS(GOODPUT_STOPPING) |                        \
+#define EVENT_LIST(X)                                                                                                   \
+  X(NODE_JOINED, "rdzv.node.joined", AGENT, "A node has joined the job.",                                               \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(ROLE) | EVENT_HAS(LOCAL_WORLD_SIZE) | EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES))      \
+  X(NODE_LEFT, "rdzv.node.left", AGENT, "A node leaves: a signal or the scheduler asked its agent to.",                 \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(NODES))                                                     \
+  X(NODE_LOST, "rdzv.node.lost", AGENT, "A node is lost: its agent died, or it is not heard any more.",                 \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(NODES))                                                     \
+  X(NODE_REFUSED, "rdzv.node.refused", AGENT, "A node wanted to join, and was refused.", EVENT_HAS(HOSTNAME))           \
+  X(NODE_DRAINED, "rdzv.node.drained", AGENT,                                                                           \
+    "A host of the job is drained: it joins no further round. `--exclude-after` drains a host too.",                    \
+    EVENT_HAS(HOSTNAME))                                                                                                \
+  X(NODE_UNDRAINED, "rdzv.node.undrained", AGENT, "The drain of a host is lifted.", EVENT_HAS(HOSTNAME))                \
+  X(NODE_ODD, "rdzv.node.odd", AGENT,                                                                                   \
+    "A node is unlike the others, or has a fault. A fact that flaps has such an event at a doubling interval.",         \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(FACT) | EVENT_HAS(AT) | EVENT_HAS(CLASS) | EVENT_HAS(VALUE) | EVENT_HAS(USUAL))     \
+  X(JOB_NOTICE, "rdzv.job.notice", AGENT,                                                                               \
+    "The daemon has found something that people should know: a host, a wire or a rank that is unlike the others.", 0)   \
+  X(HOST_EXCLUDED, "rdzv.host.excluded", AGENT,                                                                         \
+    "Several jobs failed on a host: new rounds do without it where they can.", EVENT_HAS(HOSTNAME))                     \
+  X(JOB_WAITING, "rdzv.job.waiting", AGENT,                                                                             \
+    "Nodes have been missing for 10 s, and then each time after twice as long.",                                        \
+    EVENT_HAS(NODES) | EVENT_HAS(MIN_NODES) | EVENT_HAS(DURATION_MS))                                                   \
+  X(ROUND_SEALED, "rdzv.round.sealed", AGENT,                                                                           \
+    "A round has its nodes and ranks. `duration_ms`: since the last round ended, or the first node came.",              \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(HOSTS) |                      \
+        EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) | EVENT_HAS(DURATION_MS))                                   \
+  X(ROUND_STARTED, "rdzv.round.started", AGENT,                                                                         \
+    "All workers of the first round run. `duration_ms`: since the round was sealed.",                                   \
+    EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(DURATION_MS))           \
+  X(ROUND_RESTARTED, "rdzv.round.restarted", AGENT,                                                                     \
+    "All workers of a later round run. `duration_ms`: since the round before was stopped.",                             \
+    EVENT_HAS(GROUP_WORLD_SIZE) | EVENT_HAS(WORLD_SIZE) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(DURATION_MS))           \
+  X(ROUND_FIRST_STEP, "rdzv.round.first_step", WORKER,                                                                  \
+    "A worker of the round has reported its first step. `duration_ms`: since the round was sealed.",                    \
+    EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(DURATION_MS))                                                           \
+  X(JOB_PROGRESS, "rdzv.job.progress", WORKER, "Workers report steps. At most one such event a second.",                \
+    EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(LOSS) | EVENT_HAS(SAMPLES_PER_SECOND))                                  \
+  X(JOB_SAVED, "rdzv.job.saved", WORKER,                                                                                \
+    "A checkpoint of `step` is written, by all nodes that write some and say so.", EVENT_HAS(STEP))                     \
+  X(WORKER_HUNG, "rdzv.worker.hung", WORKER,                                                                            \
+    "A worker hangs. Its round stops next. `duration_ms`: since its last sign of progress.",                            \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) | EVENT_HAS(PID) |     \
+        EVENT_HAS(DEVICE) | EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(DURATION_MS))                                   \
+  X(ROUND_FAILED, "rdzv.round.failed", AGENT, "A round has failed. This is its verdict.",                               \
+    EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) |   \
+        EVENT_HAS(PID) | EVENT_HAS(DEVICE) | EVENT_HAS(SIGNAL) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(RAW_ERROR) |          \
+        EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(CHARGED) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) |    \
+        EVENT_HAS(STATE) | EVENT_HAS(DURATION_MS))                                                                      \
+  X(ROUND_STOPPED, "rdzv.round.stopped", AGENT,                                                                         \
+    "A round has ended as planned: for nodes that joined or left, a drain, or `rdzvctl stop`.",                         \
+    EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(STATE) | EVENT_HAS(DURATION_MS))                                 \
+  X(PAIRS_CHECKED, "rdzv.pairs.checked", AGENT,                                                                         \
+    "After a network fault the nodes have exchanged data in pairs. `state`: `FAILED` if a host or a link is at fault.", \
+    EVENT_HAS(STATE) | EVENT_HAS(DURATION_MS))                                                                          \
+  X(DAEMON_RETURNED, "rdzv.daemon.returned", AGENT,                                                                     \
+    "The daemon was restarted, and has learned the job from its agents.", EVENT_HAS(HOSTNAME) | EVENT_HAS(NODES))       \
+  X(DAEMON_TOOK_OVER, "rdzv.daemon.took_over", AGENT, "Another daemon is in charge, since the one before is lost.",     \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(NODES))                                                                             \
+  X(DAEMON_LOST, "rdzv.daemon.lost", AGENT,                                                                             \
+    "The agent that writes this job's events has lost contact with the daemon.", EVENT_HAS(HOSTNAME))                   \
+  X(AGENT_GAVE_UP, "rdzv.agent.gave_up", AGENT,                                                                         \
+    "An agent exits, and has not heard that the job is over: it was refused, or has no daemon.",                        \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(STATE))                                                      \
+  X(EVENTS_DROPPED, "rdzv.events.dropped", AGENT,                                                                       \
+    "Events before this one are lost: nobody could take them, the file could not be written, or a user has too many.",  \
+    EVENT_HAS(DROPPED))                                                                                                 \
+  X(JOB_ENDED, "rdzv.job.ended", AGENT, "The job is over.",                                                             \
+    EVENT_HAS(STATE) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GLOBAL_RANK) |         \
+        EVENT_HAS(RAW_ERROR) | EVENT_HAS(AGENT_RESTARTS) | EVENT_HAS(MAX_RESTARTS) | EVENT_HAS(STEP) | EVENT_HAS(OF) |  \
+        EVENT_HAS(TOTAL_RUN_TIME) | EVENT_HAS(GOODPUT_USEFUL) | EVENT_HAS(GOODPUT_TOTAL) |                              \
+        EVENT_HAS(GOODPUT_FORMING) | EVENT_HAS(GOODPUT_WAITING) | EVENT_HAS(GOODPUT_STARTING) |                         \
+        EVENT_HAS(GOODPUT_PRODUCTIVE) | EVENT_HAS(GOODPUT_LOST) | EVENT_HAS(GOODPUT_STOPPING) |                         \
         EVENT_HAS(GOODPUT_CHECKPOINT))
 
 #define X(id, name, source, when, fields) EVENT_##id,

@@ -78,6 +78,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     break;
   case MSG_ASK_OWNERS: job_ask_owners(m->job, m, &ev->msg->ask_owners); break;
   case MSG_FOUND_OWNERS: job_found_owners(m->job, m, &ev->msg->found_owners); break;
+  case MSG_PAIRED: job_paired(m->job, m, ev->msg, ev->now_ms); break;
   case MSG_EVIDENCE: job_take_evidence(m->job, m, &ev->msg->evidence); break;
   case MSG_FACTS: job_take_facts(m, &ev->msg->facts, ev->now_ms); break;
   case MSG_BYE:

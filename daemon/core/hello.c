@@ -112,6 +112,7 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
     return true;                                                                                                       \
   }
   CHECK(nccl_ids, "--nccl-ids")
+  CHECK(pair_check, "--pair-check")
   CHECK(scale_up, "--scale-up")
   CHECK(after_finish, "--after-finish")
 #undef CHECK

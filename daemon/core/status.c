@@ -156,6 +156,7 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
                                           "round", (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
                                           told_verdict(&p->verdict)));
   json_object_set_new(v, "verdicts", list);
+  if (job_pairs_sentence(j)[0]) json_object_set_new(v, "pair_check", json_text(job_pairs_sentence(j)));
   struct goodput g;
   job_goodput(j, now_ms, &g);
   json_object_set_new(v, "goodput", goodput_seconds_json(&g));
@@ -334,6 +335,7 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
     put_ago(out, j->jobs, p->wall_ms);
     buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
   }
+  if (job_pairs_sentence(j)[0]) buf_printf(out, "  pair check: %s\n", job_pairs_sentence(j));
   if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);

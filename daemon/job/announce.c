@@ -107,6 +107,9 @@ static struct bytes *frame_of(enum event_name name, const struct buf *line) {
 }
 
 /* With what every event has. host: whose it is; NULL: nobody's. */
+static const char *const states[OUTCOME_COUNT] = {
+    [OUTCOME_SUCCESS] = "SUCCEEDED", [OUTCOME_FAILED] = "FAILED", [OUTCOME_STOPPED] = "STOPPED"};
+
 static struct event begin(const struct job *j, enum event_name n, const char *host) {
   struct event e;
   event_init(&e, n, j->jobs->wall_ms);
@@ -262,6 +265,16 @@ void job_announce_host(struct job *j, const char *host, const char *why) {
   finish(j, &e, &text);
 }
 
+void job_announce_pairs(struct job *j, bool found, uint64_t took_ms, const char *sentence) {
+  struct buf text = BUF_INIT;
+  if (!j->announcer) return;
+  struct event e = begin(j, EVENT_PAIRS_CHECKED, NULL);
+  event_text(&e, EVENT_STATE, states[found ? OUTCOME_FAILED : OUTCOME_SUCCESS]);
+  event_int(&e, EVENT_DURATION_MS, (int64_t)took_ms);
+  buf_printf(&text, "job %s: %s", j->id, sentence);
+  finish(j, &e, &text);
+}
+
 void job_announce_refusal(struct job *j, const char *host, const char *why) {
   struct buf text = BUF_INIT;
   if (!j->announcer) return;
@@ -356,9 +369,6 @@ void job_announce_sealed(struct job *j, uint64_t now_ms) {
   finish(j, &e, &text);
   buf_finish(&hosts);
 }
-
-static const char *const states[OUTCOME_COUNT] = {
-    [OUTCOME_SUCCESS] = "SUCCEEDED", [OUTCOME_FAILED] = "FAILED", [OUTCOME_STOPPED] = "STOPPED"};
 
 /* Once a second, and at the end of a round: it looks at all nodes. */
 static void announce_saved(struct job *j) {

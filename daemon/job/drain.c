@@ -274,12 +274,18 @@ bool job_may_exclude(const struct job *j, const char *host) {
 }
 
 bool job_exclude(struct job *j, const char *host, const char *by) {
-  struct drain d = job_own_drain(j, host, by);
   if (job_drain_of(j, host)) return true;
-  if (!job_may_exclude(j, host)) return false;
-  save_drain(j->jobs, keep_drain(j->jobs, &d), true);
-  flag_members(j);
-  return true;
+  struct drain d = job_own_drain(j, host, by);
+  bool can = job_may_exclude(j, host);
+  if (can) {
+    save_drain(j->jobs, keep_drain(j->jobs, &d), true);
+    flag_members(j);
+  }
+  jobs_log(j->jobs, LOG_WARN,
+           can ? "job %s: host %s is excluded: %s"
+               : "job %s: host %s would be excluded, but the job cannot go on without it: %s",
+           j->log_name, host, by);
+  return can;
 }
 
 /* One failure excludes at most one host. */
@@ -291,11 +297,7 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   struct buf by = BUF_INIT;
   buf_printf(&by, "the job itself: %lld charged failures there (--exclude-after %" PRId64 ")", (long long)n,
              j->settings.exclude_after);
-  bool can = job_exclude(j, host, by.data);
-  jobs_log(j->jobs, LOG_WARN,
-           can ? "job %s: host %s is excluded: %s"
-               : "job %s: host %s would be excluded, but the job cannot go on without it: %s",
-           j->log_name, host, buf_text(&by));
+  bool can = job_exclude(j, host, buf_text(&by));
   buf_finish(&by);
   return can ? host : "";
 }

@@ -150,6 +150,7 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
            charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
   job_settle_other_host(j);
+  job_pairs_note_fault(j);
   /* Every node of the round gets its verdict and is free for the next one. */
   struct bytes *settled = job_settled_bytes(j);
   for (size_t i = j->n_members; i-- > 0;) {

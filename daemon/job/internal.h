@@ -49,6 +49,18 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms);
 void job_notice_soon(struct job *j, uint64_t now_ms); /* FORMING: WAITING has changed */
 
+void job_assign_addresses(struct member **chosen, size_t n); /* for other nodes */
+
+/* pairs.c */
+void job_pairs_note_fault(struct job *j); /* last_verdict is new */
+/* FORMING: the next round could begin, and must not yet: nodes exchange data first. */
+bool job_pairs_hold_seal(struct job *j, uint64_t now_ms);
+uint64_t job_pairs_until(const struct job *j);              /* the seal is held until then, or longer; 0: it is not */
+void job_pairs_lost(struct job *j, const struct member *m); /* its connection */
+uint64_t job_pairs_deadline(const struct job *j);
+void job_pairs_tick(struct job *j, uint64_t now_ms);
+void job_pairs_destroy(struct job *j);
+
 /* grow.c */
 void job_watch_growth(struct job *j, uint64_t now_ms);                           /* RUNNING begins */
 void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms); /* RUNNING: m joined */
@@ -250,6 +262,7 @@ void job_announce_sealed(struct job *j, uint64_t now_ms);
 void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms);  /* last_verdict, and the budget is charged */
 void job_announce_drain(struct job *j, const struct member *m);           /* its `drained` has changed */
 void job_announce_host(struct job *j, const char *host, const char *why); /* suspicion.c excludes it now */
+void job_announce_pairs(struct job *j, bool found, uint64_t took_ms, const char *text);
 void job_announce_refusal(struct job *j, const char *host, const char *text);
 void job_announce_tick(struct job *j, uint64_t now_ms);
 uint64_t job_announce_deadline(const struct job *j);

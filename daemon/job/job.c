@@ -571,8 +571,9 @@ static uint64_t state_deadline(const struct job *j) {
 }
 
 uint64_t job_deadline(const struct job *j) {
-  uint64_t others = earliest(earliest(job_ids_deadline(j), job_quorum_tell_deadline(j)),
-                             earliest(job_announce_deadline(j), job_health_deadline(j)));
+  uint64_t others =
+      earliest(earliest(job_ids_deadline(j), job_quorum_tell_deadline(j)),
+               earliest(job_announce_deadline(j), earliest(job_health_deadline(j), job_pairs_deadline(j))));
   return earliest(earliest(j->scan_ms, others), state_deadline(j));
 }
 
@@ -582,6 +583,7 @@ void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   job_quorum_tell(j, now_ms);
   job_announce_tick(j, now_ms);
   job_health_tick(j, now_ms);
+  job_pairs_tick(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
   job_event(j, &ev);
@@ -668,6 +670,7 @@ void job_destroy(struct job *j) {
   free_map(&j->quorum->voters);
   free(j->quorum);
   job_claim_destroy(j);
+  job_pairs_destroy(j);
   goodput_destroy(j);
   job_announce_destroy(j);
   job_health_destroy(j);

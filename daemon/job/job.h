@@ -21,6 +21,7 @@
  *   check.c                nodes with a check of their own
  *   past.c                 hosts that a job should do without; suspicion.c: why
  *   ids.c                  the round's ncclUniqueIds
+ *   pairs.c                exchanges between nodes, to find a bad host or link; pair_plan.c: which, and the verdict
  *   owners.c               whose the connections to the round's store are
  *   in_charge.c            whether this daemon is in charge: a majority that follows it
  *   reboot.c               votes of agents whose machines were booted again
@@ -43,6 +44,7 @@ struct claim;
 struct goodput_book;
 struct job_health;
 struct fleet_node;
+struct job_pairs;
 
 /* A member's phase in the current round. */
 enum member_state {
@@ -319,6 +321,12 @@ struct job {
   struct goodput_book *goodput;   /* goodput.c */
   struct announcer *announcer;    /* announce.c; NULL: nobody wants events */
   struct job_health *health;      /* health.c; NULL: no node has said facts */
+  struct job_pairs *pairs;        /* the last pair check: pairs.c; NULL: there was none */
+  struct {
+    bool due;         /* a pair check, before the next round begins, */
+    bool must_return; /* if this agent is there */
+    char host[HOST_MAX + 1];
+  } suspect; /* the last fault that points to the network */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
@@ -501,12 +509,18 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOV
 int64_t job_promise_away(struct job *j, uint64_t now_ms);
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 
+/* Pairs. */
+void job_paired(struct job *j, const struct member *m, const struct msg *msg, uint64_t now_ms); /* PAIRED */
+/* Begins a survey of all hosts, or finds one. Returns its serial; 0: there are no two nodes; -1: the job's own check goes on. */
+int64_t job_pairs_survey(struct job *j, uint64_t now_ms);
+enum pairs_progress { PAIRS_GO_ON, PAIRS_ARE_DONE, PAIRS_REPLACED /* by another check */ };
+enum pairs_progress job_pairs_progress(const struct job *j, int64_t serial);
+void *job_pairs_json(const struct job *j);           /* PAIRS_ARE_DONE; a json_t, the caller's */
+const char *job_pairs_sentence(const struct job *j); /* of the last check; "": there was none */
+
 /* Events. */
 void job_announce_hello(struct job *j, const struct member *m, bool joins); /* WELCOME is out */
 void job_announce_progress(const struct member *m);                         /* PROGRESS came */
-/* A line for people, on all agents of the job, in this daemon's log, and as an event. No full stop. */
-void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
 /* A line for people, on all agents of the job, in this daemon's log, and as an event. No full stop. */
 void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

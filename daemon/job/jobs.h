@@ -78,6 +78,7 @@ struct jobs {
   struct job **all; /* live and ended, in order of creation */
   size_t n_all, cap_all;
   uint64_t job_counter; /* serials */
+  int64_t pair_serial;  /* of the last PAIR */
 
   uint64_t random_state[2];
   uint64_t join_counter;

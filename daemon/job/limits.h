@@ -34,6 +34,11 @@ enum {
   JOB_HOSTS_MAX = 262144,        /* expected hosts of all jobs together: a list of a few bytes can name 65536 */
   JOB_FAILING_HOSTS_MAX = 256,   /* hosts of one job whose failures are counted for --exclude-after */
   JOB_CLAIM_MS = 10000,          /* until a claim is answered, at most */
+  JOB_PAIR_MS = 3000,            /* for one exchange of two nodes, */
+  JOB_PAIR_SLACK_MS = 1000,      /* and until the answer is here */
+  JOB_PAIR_BYTES = 16 << 20,     /* in one message of it, at most */
+  JOB_SURVEY_MS = 60000,         /* rdzvctl check begins no further exchanges then */
+  JOB_SURVEY_HOSTS_MAX = 1024,   /* that take part in it */
   JOB_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later round has invented it */
 };
 

@@ -58,6 +58,7 @@ void member_set_state(struct member *m, enum member_state to) {
 
 void member_set_conn(struct member *m, uint64_t conn) {
   m->job->n_connected += (conn ? 1 : 0) - (m->conn ? 1 : 0);
+  if (m->conn && m->conn != conn) job_pairs_lost(m->job, m);
   m->conn = conn;
   job_quorum_member(m);
   count(m, true);

@@ -56,7 +56,7 @@ enum { PROOF_LEASES = 4 };
 
 static uint64_t numbers_and_holds_allow_ms(const struct job *j) {
   uint64_t at = numbers_allow_ms(j);
-  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, j->hold_ms));
+  uint64_t held = latest(latest(j->not_before_ms, job_pairs_until(j)), latest(j->leave_ms, j->hold_ms));
   return at == UINT64_MAX || j->n_checking ? UINT64_MAX : latest(at, held);
 }
 
@@ -81,6 +81,7 @@ enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
   if (j->hold_ms > now_ms) return PROSPECT_HOLD;
   if (j->leave_ms > now_ms) return PROSPECT_LEAVE;
   if (j->not_before_ms > now_ms) return PROSPECT_DELAY;
+  if (job_pairs_until(j) > now_ms) return PROSPECT_PAIRS;
   if (at_ms > now_ms) return PROSPECT_LAST_CALL;
   if (job_can_be_succeeded(j) && job_quorum_deadline(j, now_ms)) return PROSPECT_VOTES;
   return j->settings.claims ? PROSPECT_CLAIM : PROSPECT_LAST_CALL;
@@ -136,7 +137,7 @@ static bool is_local(const char *addr) {
   return ip.family == 0 || ipaddr_is_loopback(&ip) || ipaddr_is_linklocal(&ip);
 }
 
-static void assign_addresses(struct member **chosen, size_t n) {
+void job_assign_addresses(struct member **chosen, size_t n) {
   const char *ours = NULL; /* the daemon's address as nodes elsewhere reach it */
   for (size_t i = 0; i < n && !ours; i++)
     if (!is_local(chosen[i]->peer_addr) && !is_local(chosen[i]->daemon_addr)) ours = chosen[i]->daemon_addr;
@@ -294,7 +295,7 @@ static void seal(struct job *j, uint64_t now_ms) {
     return;
   }
   struct member **slots = xcalloc(n, sizeof(struct member *));
-  assign_addresses(chosen, n);
+  job_assign_addresses(chosen, n);
   job_rotate_ranks(j);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
@@ -350,6 +351,7 @@ bool job_try_seal(struct job *j, uint64_t now_ms) {
   if (j->state != JOB_FORMING) return false;
   job_update_enough_nodes(j, now_ms);
   if (!enough_are_here(j) || now_ms < numbers_and_holds_allow_ms(j) || !job_quorum_allows_seal(j, now_ms)) return false;
+  if (job_pairs_hold_seal(j, now_ms)) return false;
   seal(j, now_ms);
   return true;
 }

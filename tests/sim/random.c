@@ -32,6 +32,15 @@ static bool is_harmless(const struct sim *s) {
   return s->config.seed % 8 == 6;
 }
 
+bool random_pairs;
+
+void random_choose_pairs(struct sim *s, int nodes, bool faults) {
+  static const enum sim_pairs kinds[8] = {[2] = SIM_PAIRS_BAD, [5] = SIM_PAIRS_SILENT};
+  if (!random_pairs) return;
+  s->config.settings.pair_check = PAIR_CHECK_AUTO;
+  for (int i = 0; i < nodes && faults; i++) s->nodes[i].pairs = kinds[(s->config.seed * 3 + (uint64_t)i) % 8];
+}
+
 static void choose_settings(struct sim *s, int nodes) {
   struct settings *t = &s->config.settings;
   bool fixed = sim_chance(s, 55) || is_harmless(s);
@@ -47,6 +56,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->after_finish = s->config.seed % 8 == 5 ? AFTER_FINISH_RESTART : AFTER_FINISH_FAIL;
   t->exclude_after = s->config.seed % 8 == 2 ? 2 : 0;
   if (t->min_nodes < t->max_nodes) t->orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
+  random_choose_pairs(s, nodes, true);
 }
 
 /* Much of what workers do in these stories is silent for long: then they hang, as far as anybody can see. */

@@ -16,6 +16,9 @@ struct sim *random_small_takeover(uint64_t seed, uint64_t from_ms, uint64_t to_m
 /* Plays such a story, and writes it for tests/model/replay.py. model_trace.c */
 void model_trace(uint64_t seed, const char *without, bool verbose, FILE *out);
 
+extern bool random_pairs; /* all worlds have --pair-check; false at first */
+void random_choose_pairs(struct sim *s, int nodes, bool faults);
+
 enum random_family { RANDOM_WORLD, RANDOM_TAKEOVER, RANDOM_FAMILIES };
 const char *random_family_name(enum random_family f);
 struct sim *random_play(enum random_family f, uint64_t seed, bool trace, bool verbose);

@@ -3,6 +3,7 @@
  *
  *   sim_random                         RDZV_SIM_SEEDS seeds from 1 on (default 2,000)
  *   sim_random --seeds 1:100001        from, to (the last is not played)
+ *   sim_random --pairs                 nodes exchange data in pairs after network faults
  *   sim_random --digest                also a digest of all traces: is the behaviour the same as before?
  *   sim_random --family takeover       this family only: world, or takeover
  *   sim_random --family world --seed 4711 --verbose   one, with every message and every word that is said
@@ -76,6 +77,8 @@ int main(int argc, char **argv) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
     if (!strcmp(argv[i], "--verbose")) {
       verbose = true;
+    } else if (!strcmp(argv[i], "--pairs")) {
+      random_pairs = true;
     } else if (!strcmp(argv[i], "--digest")) {
       digest = true;
     } else if (!strcmp(argv[i], "--family") && value && family_of(value) < RANDOM_FAMILIES) {
@@ -94,9 +97,10 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[i], "--jobs") && value && atoi(value) > 0) {
       jobs = atoi(argv[++i]);
     } else {
-      fprintf(stderr,
-              "usage: sim_random [--family NAME] [--seeds FROM:TO] [--jobs N] [--digest] | --family NAME --seed N "
-              "[--verbose] | --seeds FROM:TO --model-trace FILE [--without RULE] [--verbose]\n");
+      fprintf(
+          stderr,
+          "usage: sim_random [--family NAME] [--seeds FROM:TO] [--jobs N] [--pairs] [--digest] | --family NAME --seed N "
+          "[--verbose] | --seeds FROM:TO --model-trace FILE [--without RULE] [--verbose]\n");
       return 64;
     }
   }

@@ -65,6 +65,8 @@ static void choose_settings(struct sim *s, int nodes) {
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
   t->orphan_grace_ms = ONE_OF(s, 10000, 60000, 60000);
+  random_choose_pairs(s, nodes,
+                      false); /* a host that is left out would be needed later, and a round would not follow */
 }
 
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {

@@ -15,6 +15,7 @@
  * sim_watch.c  guards that cannot run
  * sim_store.c  the round's store
  * sim_ids.c    helpers that mint ncclUniqueIds
+ * sim_pairs.c  exchanges of data between nodes
  * describe.c   messages as text
  * invariants*.c what must hold at every event */
 
@@ -144,8 +145,12 @@ struct sim_link {
   bool rejects;     /* cut, and somebody on the way answers in the other end's name */
 };
 
+enum sim_pairs { SIM_PAIRS_WELL, SIM_PAIRS_BAD, SIM_PAIRS_SILENT };
+
 struct sim_node {
-  int index; /* n1 has 0 */
+  int index;            /* n1 has 0 */
+  enum sim_pairs pairs; /* how its exchanges of data with other nodes go */
+  int behind;           /* of which switch; between two of them nothing passes */
   char host[16], addr[32];
   uint32_t workers;
   int64_t uid; /* of its user */
@@ -652,6 +657,9 @@ void ids_mint(struct sim *s, struct sim_agent *a, const struct supervisor_effect
 void ids_unmint(struct sim_agent *a, uint64_t number);
 void ids_hand_out(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx);
 void check_ids(struct sim *s, struct sim_agent *a); /* after each step of its mind */
+
+/* sim_pairs.c */
+bool pairs_receive(struct sim *s, struct sim_agent *a, const struct msg *m); /* false: it is for the mind */
 
 /* describe.c */
 void describe_msg(const struct msg *m, bool ports, struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */

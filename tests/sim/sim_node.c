@@ -345,6 +345,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
     sim_trace(s, "%s -> %s: %s", daemon_name(s, a->conn->side), a->name, buf_text(&text));
     buf_finish(&text);
   }
+  if (pairs_receive(s, a, m)) return;
   check_agent_told(s, a, m);
   struct supervisor_event ev = {.kind = SUP_MSG, .msg = m};
   agent_mind(s, a, &ev);

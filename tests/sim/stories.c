@@ -8,10 +8,25 @@
 
 enum { STORY_MS = 24 * 3600 * 1000 /* no story takes longer */ };
 
-const struct story *const all_stories[] = {
-    stories_join,    stories_fault,     stories_end,      stories_daemon,  stories_return,  stories_lessons,
-    stories_elastic, stories_partition, stories_hang,     stories_prepare, stories_control, stories_repeat,
-    stories_stay,    stories_users,     stories_takeover, stories_goodput, stories_health,  NULL};
+const struct story *const all_stories[] = {stories_join,
+                                           stories_fault,
+                                           stories_end,
+                                           stories_daemon,
+                                           stories_return,
+                                           stories_lessons,
+                                           stories_elastic,
+                                           stories_pairs,
+                                           stories_partition,
+                                           stories_hang,
+                                           stories_prepare,
+                                           stories_control,
+                                           stories_repeat,
+                                           stories_stay,
+                                           stories_users,
+                                           stories_takeover,
+                                           stories_goodput,
+                                           stories_health,
+                                           NULL};
 
 struct sim *story_play(const struct story *st, bool verbose) {
   struct sim_config c;

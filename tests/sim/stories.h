@@ -14,8 +14,9 @@ struct story {
 
 /* Tables that end with a NULL name. */
 extern const struct story stories_join[], stories_fault[], stories_end[], stories_daemon[], stories_return[],
-    stories_repeat[], stories_lessons[], stories_elastic[], stories_partition[], stories_hang[], stories_prepare[],
-    stories_stay[], stories_control[], stories_users[], stories_takeover[], stories_goodput[], stories_health[];
+    stories_repeat[], stories_lessons[], stories_elastic[], stories_pairs[], stories_partition[], stories_hang[],
+    stories_prepare[], stories_stay[], stories_control[], stories_users[], stories_takeover[], stories_goodput[],
+    stories_health[];
 extern const struct story *const all_stories[]; /* ends with NULL */
 
 /* Plays it. The caller looks at the trace and destroys it. */

@@ -12,7 +12,7 @@ static bool has_row(const char *event) {
 /* CONTROL_REPLY is for rdzvctl, and the store's door has its own. */
 static bool is_for_the_mind(enum msg_type type) {
   return msg_direction(type) == TO_AGENT && type != MSG_CONTROL_REPLY && type != MSG_FIND_OWNERS &&
-         type != MSG_OWNERS && type != MSG_FETCH_LOG && type != MSG_PAIR && type != MSG_NOTICE;
+         type != MSG_OWNERS && type != MSG_FETCH_LOG && type != MSG_PAIR;
 }
 
 UNIT_TEST(test_every_message_to_an_agent_has_a_row) {

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes exchange data in pairs, to find the host, or the link, at fault. pair_plan.c decides which pairs, and what the
+ * results say; here are the messages, the deadlines and the consequences.
+ *
+ *   daemon --PAIR {}--> node a, which listens
+ *   daemon <--PAIRED {port, secret}-- a
+ *   daemon --PAIR {addr, port, secret}--> node b, which connects to a, shows the secret, and measures
+ *   daemon <--PAIRED {times, or why not}-- b
+ *
+ * A search begins by itself if a round has ended for a fault that points to the network, and only when the next round
+ * could begin: all nodes of it are here then, and no worker runs. The seal waits for the result. A round of exchanges has a
+ * deadline and a search at most six rounds, so a search takes less than 30 s whatever the nodes do, and a tenth of a
+ * second where all is well. A lost node is a suspect once the same agent is back. A host that is found at fault gets a
+ * drain of the job itself, if the job can go on without it.
+ *
+ * rdzvctl check begins a survey, also beside a running round. It has no consequences but its answer.
+ *
+ * Of a host with several agents one takes part, because a fault of its wire is the host's. If all agents are on one host,
+ * a survey takes them all.
+ *
+ * What is kept is the last search or survey of the job. */
+
+#include "daemon/job/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/deadline.h"
+#include "common/json.h"
+#include "common/mem.h"
+#include "daemon/job/pair_plan.h"
+
+enum {
+  SEARCH_HOSTS_MAX = 64,
+  SILENT_MAX = 2, /* a node that did not answer so often takes part no more */
+};
+
+struct pair_node {
+  char agent[AGENT_ID_MAX + 1];
+  char *name; /* owned: its host */
+  char addr[ADDR_MAX + 1];
+  unsigned silent;
+};
+
+struct job_pairs {
+  struct pair_plan plan;
+  struct pair_node *nodes;
+  bool *answered;             /* per pair of the plan: its listener has a port */
+  size_t cap_answered, first; /* first: the first pair of this round */
+  int64_t serial;             /* of the plan's first pair; the others follow */
+  uint64_t begun_ms, by_ms;   /* by_ms: of this round; UINT64_MAX: it is over */
+  uint64_t took_ms;
+  bool found, cut_short;
+  struct buf sentence; /* when it is over */
+};
+
+static void forget(struct job *j) {
+  struct job_pairs *p = j->pairs;
+  if (!p) return;
+  for (size_t i = 0; i < p->plan.n_hosts; i++) free(p->nodes[i].name);
+  pair_plan_finish(&p->plan);
+  buf_finish(&p->sentence);
+  free(p->nodes);
+  free(p->answered);
+  free(p);
+  j->pairs = NULL;
+}
+
+void job_pairs_destroy(struct job *j) {
+  forget(j);
+}
+
+static bool is_going_on(const struct job *j) {
+  return j->pairs && j->pairs->by_ms != UINT64_MAX;
+}
+
+static bool is_search(const struct job *j) {
+  return is_going_on(j) && !j->pairs->plan.survey;
+}
+
+/* When. ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_network_fault(const struct verdict *v) {
+  static const char *const words[] = {
+      "ncclRemoteError",          "ncclSystemError",
+      "Connection reset by peer", "Connection closed by peer",
+      "Connection timed out",     "No route to host",
+      "Network is unreachable",   "remote process exited or there was a network error",
+      "Got completion from peer", /* NCCL, of InfiniBand */
+  };
+  switch (v->cause) {
+  case CAUSE_NODE_LOST:
+  case CAUSE_CONTACT_LOST: return true;
+  case CAUSE_WORKER_HUNG: return v->awaited || v->evidence[0];
+  case CAUSE_WORKER_EXIT:
+  case CAUSE_WORKER_SIGNAL:
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+      if (strstr(v->error, words[i]) || strstr(v->text, words[i])) return true;
+    return verdict_is_collective_timeout(v);
+  default: return false;
+  }
+}
+
+void job_pairs_note_fault(struct job *j) {
+  const struct verdict *v = &j->last_verdict;
+  if (j->settings.pair_check == PAIR_CHECK_OFF || job_is_planned_end(j)) return; /* a lost node may come back later */
+  j->suspect.due = is_network_fault(v);
+  j->suspect.must_return = v->cause == CAUSE_NODE_LOST;
+  snprintf(j->suspect.host, sizeof j->suspect.host, "%s", v->host);
+}
+
+/* Who. ------------------------------------------------------------------------------------------------------------- */
+
+static bool can_take_part(const struct member *m, bool survey) {
+  return m->conn && !m->next.leaving && (survey || m->counted.available);
+}
+
+static const struct member *find_suspect(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    bool same = !j->suspect.must_return || m->vote->round > 0; /* a new agent has been in no round */
+    if (same && can_take_part(m, false) && !strcmp(m->host, j->suspect.host)) return m;
+  }
+  return NULL;
+}
+
+/* How far its last rank was from the suspect's in the ring of all; ranks that it never had come last. */
+static int64_t distance(const struct member *m, const struct member *suspect) {
+  int64_t n = m->job->round_nodes, d;
+  if (m == suspect) return -1;
+  if (m->next.last_rank < 0 || !suspect) return m->next.last_rank < 0 ? INT64_MAX : m->next.last_rank;
+  d = llabs(m->next.last_rank - suspect->next.last_rank);
+  return n > d && n - d < d ? n - d : d;
+}
+
+struct candidate {
+  struct member *m;
+  int64_t distance;
+};
+
+static int by_distance(const void *pa, const void *pb) {
+  const struct candidate *a = pa, *b = pb;
+  if (a->distance != b->distance) return a->distance < b->distance ? -1 : 1;
+  return a->m->joined_no < b->m->joined_no ? -1 : 1;
+}
+
+static size_t choose(const struct job *j, bool survey, struct candidate *v) {
+  const struct member *suspect = survey ? NULL : find_suspect(j);
+  struct map hosts;
+  size_t n = 0, n_hosts = 0;
+  bool one_host = true;
+  map_init(&hosts, 0);
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (!can_take_part(m, survey)) continue;
+    int64_t d = m->node_rank >= 0 ? m->node_rank : distance(m, suspect);
+    v[n++] = (struct candidate){m, d};
+    one_host &= !strcmp(m->host, v[0].m->host);
+  }
+  qsort(v, n, sizeof *v, by_distance);
+  for (size_t i = 0; i < n && !(one_host && survey); i++) {
+    if (map_get(&hosts, v[i].m->host)) continue;
+    map_put(&hosts, v[i].m->host, v[i].m);
+    v[n_hosts++] = v[i];
+  }
+  map_finish(&hosts);
+  if (!(one_host && survey)) n = n_hosts;
+  size_t max = survey ? JOB_SURVEY_HOSTS_MAX : SEARCH_HOSTS_MAX;
+  return n < max ? n : max;
+}
+
+/* The exchanges. --------------------------------------------------------------------------------------------------- */
+
+static void send_pair(struct job *j, size_t i, const struct msg *port) {
+  struct job_pairs *p = j->pairs;
+  const struct pair *pair = &p->plan.v[i];
+  const struct member *m = job_find_agent(j, p->nodes[port ? pair->b : pair->a].agent);
+  struct msg msg;
+  msg_init(&msg, MSG_PAIR);
+  msg.pair_msg.serial = p->serial + (int64_t)i;
+  msg.pair_msg.addr = p->nodes[pair->a].addr;
+  msg.pair_msg.bytes = JOB_PAIR_BYTES;
+  msg.pair_msg.limit_ms = JOB_PAIR_MS;
+  if (port) msg.pair_msg.port = port->paired.port;
+  if (port) msg.pair_msg.secret = port->paired.secret;
+  if (m) jobs_send(j->jobs, m->conn, &msg);
+}
+
+static void fail(struct pair *pair, const char *who, const char *why) {
+  pair->state = PAIR_FAILED;
+  pair->text = xasprintf("%s%s%s", who, who[0] ? " " : "", why);
+}
+
+/* The consequences of a search. */
+static void conclude(struct job *j) {
+  struct job_pairs *p = j->pairs;
+  const char *text = buf_text(&p->sentence);
+  struct buf without = BUF_INIT;
+  for (size_t i = 0; i < p->plan.n_hosts; i++) {
+    if (!p->plan.hosts[i].fault || j->state != JOB_FORMING) continue;
+    if (job_exclude(j, p->nodes[i].name, "the job itself: the pair check found a network fault there"))
+      buf_printf(&without, "%s%s", without.len ? ", " : "; the job goes on without ", p->nodes[i].name);
+  }
+  job_announce_pairs(j, p->found, p->took_ms, text);
+  if (p->found)
+    job_notice(j, "pair check after round %lld: %s%s", (long long)j->round, text, buf_text(&without));
+  else
+    job_log(j, LOG_INFO, "pair check in %.1f s: %s", (double)p->took_ms / 1000, text);
+  buf_finish(&without);
+}
+
+static void end(struct job *j, uint64_t now_ms) {
+  struct job_pairs *p = j->pairs;
+  const char **names = xcalloc(p->plan.n_hosts + 1, sizeof *names);
+  for (size_t i = 0; i < p->plan.n_hosts; i++) names[i] = p->nodes[i].name;
+  pair_plan_judge(&p->plan);
+  p->by_ms = UINT64_MAX;
+  p->took_ms = now_ms - p->begun_ms;
+  p->found = pair_plan_sentence(&p->plan, names, &p->sentence);
+  free(names);
+  if (p->plan.survey) return;
+  conclude(j);
+  job_try_seal(j, now_ms);
+}
+
+/* Begins the next round of exchanges, or ends. */
+static void go_on(struct job *j, uint64_t now_ms) {
+  struct job_pairs *p = j->pairs;
+  p->cut_short = p->plan.survey && now_ms >= p->begun_ms + JOB_SURVEY_MS;
+  p->first = p->plan.n;
+  if (p->cut_short || !pair_plan_next(&p->plan)) {
+    end(j, now_ms);
+    return;
+  }
+  if (p->plan.n > p->cap_answered) {
+    p->answered = xrealloc(p->answered, p->plan.cap * sizeof *p->answered);
+    memset(p->answered + p->cap_answered, 0, (p->plan.cap - p->cap_answered) * sizeof *p->answered);
+    p->cap_answered = p->plan.cap;
+  }
+  p->by_ms = now_ms + JOB_PAIR_MS + JOB_PAIR_SLACK_MS;
+  j->jobs->pair_serial = p->serial + (int64_t)p->plan.n;
+  for (size_t i = p->first; i < p->plan.n; i++) send_pair(j, i, NULL);
+}
+
+static void go_on_if_complete(struct job *j, uint64_t now_ms) {
+  struct job_pairs *p = j->pairs;
+  for (size_t i = p->first; i < p->plan.n; i++)
+    if (p->plan.v[i].state == PAIR_PENDING) return;
+  go_on(j, now_ms);
+}
+
+static bool begin(struct job *j, bool survey, uint64_t now_ms) {
+  struct candidate *v = xcalloc(j->n_members + 1, sizeof *v);
+  struct member **m = xcalloc(j->n_members + 1, sizeof *m);
+  size_t n = choose(j, survey, v);
+  if (n < 2) {
+    free(v);
+    free(m);
+    return false;
+  }
+  forget(j);
+  struct job_pairs *p = j->pairs = xcalloc(1, sizeof *p);
+  bool one_host = !strcmp(v[0].m->host, v[1].m->host);
+  p->nodes = xcalloc(n, sizeof *p->nodes);
+  p->serial = ++j->jobs->pair_serial;
+  p->begun_ms = now_ms;
+  pair_plan_init(&p->plan, n, survey);
+  for (size_t i = 0; i < n; i++) m[i] = v[i].m;
+  job_assign_addresses(m, n);
+  for (size_t i = 0; i < n; i++) {
+    snprintf(p->nodes[i].agent, sizeof p->nodes[i].agent, "%s", m[i]->agent);
+    snprintf(p->nodes[i].addr, sizeof p->nodes[i].addr, "%s", m[i]->addr);
+    p->nodes[i].name = one_host ? xasprintf("%s/%zu", m[i]->host, i) : xstrdup(m[i]->host);
+  }
+  free(v);
+  free(m);
+  job_log(j, LOG_INFO, "%s of %zu hosts begins", survey ? "a survey" : "a pair check", n);
+  go_on(j, now_ms);
+  return true;
+}
+
+bool job_pairs_hold_seal(struct job *j, uint64_t now_ms) {
+  if (is_search(j)) return true;
+  if (!j->suspect.due || (j->suspect.must_return && !find_suspect(j))) return false;
+  j->suspect.due = false;
+  bool begun = begin(j, false, now_ms);
+  if (begun) job_notice_soon(j, now_ms);
+  return is_search(j);
+}
+
+uint64_t job_pairs_until(const struct job *j) {
+  return is_search(j) ? j->pairs->by_ms : 0;
+}
+
+/* Events. ---------------------------------------------------------------------------------------------------------- */
+
+void job_paired(struct job *j, const struct member *m, const struct msg *msg, uint64_t now_ms) {
+  const struct paired *said = &msg->paired;
+  struct job_pairs *p = j->pairs;
+  int64_t i = p ? said->serial - p->serial : -1;
+  if (i < 0 || !is_going_on(j) || (size_t)i < p->first || (size_t)i >= p->plan.n) return;
+  struct pair *pair = &p->plan.v[i];
+  bool listens = !strcmp(m->agent, p->nodes[pair->a].agent), connects = !strcmp(m->agent, p->nodes[pair->b].agent);
+  if (pair->state != PAIR_PENDING || (!listens && !(connects && p->answered[i]))) return;
+  if (listens && said->port && !p->answered[i]) {
+    p->answered[i] = true;
+    send_pair(j, (size_t)i, msg);
+    return;
+  }
+  if (said->text[0]) {
+    fail(pair, connects ? "" : p->nodes[pair->a].name, said->text);
+  } else if (connects && said->bytes > 0) {
+    pair->state = PAIR_MEASURED;
+    pair->bytes = said->bytes;
+    pair->out_us = said->out_us;
+    pair->in_us = said->in_us;
+    pair->rtt_us = said->rtt_us;
+  } else {
+    return;
+  }
+  go_on_if_complete(j, now_ms);
+}
+
+/* Its connection is gone, and what was sent on it. Its lease, or its return, says more of it than an exchange would. This may
+ * be in the middle of another change: the tick goes on. */
+void job_pairs_lost(struct job *j, const struct member *m) {
+  struct job_pairs *p = j->pairs;
+  bool waits = false;
+  if (!is_going_on(j)) return;
+  for (size_t i = 0; i < p->plan.n_hosts; i++) p->plan.hosts[i].gone |= !strcmp(p->nodes[i].agent, m->agent);
+  for (size_t i = p->first; i < p->plan.n; i++) {
+    struct pair *pair = &p->plan.v[i];
+    if (pair->state != PAIR_PENDING) continue;
+    if (p->plan.hosts[pair->a].gone || p->plan.hosts[pair->b].gone)
+      pair->state = PAIR_VOID;
+    else
+      waits = true;
+  }
+  if (!waits) p->by_ms = j->jobs->now_ms;
+}
+
+uint64_t job_pairs_deadline(const struct job *j) {
+  return is_going_on(j) ? j->pairs->by_ms : UINT64_MAX;
+}
+
+void job_pairs_tick(struct job *j, uint64_t now_ms) {
+  struct job_pairs *p = j->pairs;
+  char why[64];
+  if (!is_going_on(j) || now_ms < p->by_ms) return;
+  snprintf(why, sizeof why, "did not answer in %d s", (JOB_PAIR_MS + JOB_PAIR_SLACK_MS) / 1000);
+  for (size_t i = p->first; i < p->plan.n; i++) {
+    struct pair *pair = &p->plan.v[i];
+    if (pair->state != PAIR_PENDING) continue;
+    struct pair_node *silent = &p->nodes[p->answered[i] ? pair->b : pair->a];
+    fail(pair, silent->name, why);
+    if (++silent->silent >= SILENT_MAX && p->plan.survey) p->plan.hosts[silent - p->nodes].gone = true;
+  }
+  go_on(j, now_ms);
+}
+
+/* rdzvctl check. --------------------------------------------------------------------------------------------------- */
+
+int64_t job_pairs_survey(struct job *j, uint64_t now_ms) {
+  if (is_going_on(j)) return j->pairs->plan.survey ? j->pairs->serial : -1;
+  return begin(j, true, now_ms) ? j->pairs->serial : 0;
+}
+
+enum pairs_progress job_pairs_progress(const struct job *j, int64_t serial) {
+  if (!j->pairs || j->pairs->serial != serial) return PAIRS_REPLACED;
+  return is_going_on(j) ? PAIRS_GO_ON : PAIRS_ARE_DONE;
+}
+
+const char *job_pairs_sentence(const struct job *j) {
+  return j->pairs && j->pairs->by_ms == UINT64_MAX ? buf_text(&j->pairs->sentence) : "";
+}
+
+void *job_pairs_json(const struct job *j) {
+  const struct job_pairs *p = j->pairs;
+  json_t *hosts = json_array(), *pairs = json_array();
+  for (size_t i = 0; i < p->plan.n_hosts; i++)
+    json_array_append_new(hosts,
+                          json_pack("{s:s,s:b}", "host", p->nodes[i].name, "fault", (int)p->plan.hosts[i].fault));
+  for (size_t i = 0; i < p->plan.n; i++) {
+    const struct pair *pair = &p->plan.v[i];
+    if (pair->state == PAIR_VOID) continue;
+    const char *word = pair_is_link(&p->plan, pair) ? "link" : pair->bad ? "bad" : "good";
+    json_t *v = json_pack("{s:I,s:I,s:s}", "a", (json_int_t)pair->a, "b", (json_int_t)pair->b, "is", word);
+    if (pair->state == PAIR_MEASURED)
+      json_object_update_new(v, json_pack("{s:I,s:I,s:I,s:I}", "bytes", (json_int_t)pair->bytes, "out_us",
+                                          (json_int_t)pair->out_us, "in_us", (json_int_t)pair->in_us, "rtt_us",
+                                          (json_int_t)pair->rtt_us));
+    else
+      json_object_set_new(v, "text", json_text(pair->text ? pair->text : ""));
+    json_array_append_new(pairs, v);
+  }
+  return json_pack("{s:b,s:s,s:b,s:b,s:I,s:s,s:o,s:o}", "ok", 1, "job", j->id, "found", (int)p->found, "complete",
+                   (int)!p->cut_short, "took_ms", (json_int_t)p->took_ms, "sentence", buf_text(&p->sentence), "hosts",
+                   hosts, "pairs", pairs);
+}
