@@ -24,7 +24,7 @@
 #include "common/key/secret.h"
 #include "daemon/core/internal.h"
 
-enum { NAMED_MAX = 8, FAILED = 1, LATER = -1 /* the answer follows: logs.c */ };
+enum { NAMED_MAX = 8, FAILED = 1, CHECK_PAUSE_MS = 100, LATER = -1 /* the answer follows: logs.c */ };
 
 struct ask {
   struct core *c;
@@ -37,7 +37,8 @@ struct ask {
   json_t *more;        /* further fields of the JSON answer */
   bool raw;            /* text is JSON already */
   bool local;          /* over the control socket */
-  int64_t pause_ms;    /* logs */
+  int64_t pause_ms;    /* logs, check */
+  int64_t next;        /* check: its serial */
   size_t made;         /* bytes about jobs */
 };
 
@@ -224,7 +225,8 @@ static void put_page(struct ask *a) {
   buf_finish(&url);
 }
 
-static int tell(struct ask *a, bool whole) {
+static int tell(struct ask *a) {
+  bool whole = !strcmp(a->q->verb, "status");
   const char *id = a->q->job;
   const struct status_question q = {.uid = a->uid, .owner = a->q->owner, .id = id};
   a->raw = a->q->json;
@@ -252,17 +254,20 @@ static bool may_ask_now(struct ask *a, struct account *of) {
   return false;
 }
 
-static int show(struct ask *a) {
-  bool whole = !strcmp(a->q->verb, "status");
-  if (a->all) return tell(a, whole);
+static int pace(struct ask *a, int (*tell_it)(struct ask *a)) {
+  if (a->all) return tell_it(a);
   struct account *of = accounts_open(&a->c->jobs.accounts, a->uid, "");
   int code = EXIT_CODE_REFUSED;
   if (may_ask_now(a, of)) {
-    code = tell(a, whole);
+    code = tell_it(a);
     of->answers_ms += 1 + a->made / CORE_ANSWER_BYTES_MS;
   }
   accounts_close(&a->c->jobs.accounts, of);
   return code;
+}
+
+static int show(struct ask *a) {
+  return pace(a, tell);
 }
 
 static void put_job(struct buf *out, const struct job *j) {
@@ -329,6 +334,44 @@ static int do_confirm_dead(struct ask *a) {
     code = EXIT_CODE_REFUSED;
   }
   buf_finish(&by);
+  return code;
+}
+
+/* check. ----------------------------------------------------------------------------------------------------------- */
+
+static int tell_check(struct ask *a) {
+  int code = 0;
+  const struct job *j = find_job(a, &code);
+  json_t *v = job_pairs_json(j);
+  json_print(&a->text, v);
+  buf_putc(&a->text, '\n');
+  json_decref(v);
+  a->raw = true;
+  a->made = a->text.len;
+  return 0;
+}
+
+/* The first question begins it, or finds one that goes on. The next ones, with its serial, wait for its end. */
+static int do_check(struct ask *a) {
+  int code = 0;
+  struct job *j = find_live_job(a, &code);
+  if (!j) return code;
+  a->next = a->q->from ? a->q->from : job_pairs_survey(j, a->c->jobs.now_ms);
+  if (a->next > 0 && job_pairs_progress(j, a->next) == PAIRS_ARE_DONE) return pace(a, tell_check);
+  if (a->next > 0 && job_pairs_progress(j, a->next) == PAIRS_GO_ON) {
+    a->pause_ms = CHECK_PAUSE_MS;
+    return 0;
+  }
+  const char *why = !a->next      ? "fewer than two nodes of "
+                    : a->next < 0 ? "the pair check after a fault of "
+                                  : "another check of ";
+  buf_puts(&a->text, why);
+  put_job(&a->text, j);
+  buf_puts(&a->text, !a->next      ? " are connected\n"
+                     : a->next < 0 ? " goes on now: ask again in half a minute\n"
+                                   : " has taken its place: ask again\n");
+  code = a->next < 0 ? EXIT_CODE_REFUSED : FAILED;
+  a->next = 0;
   return code;
 }
 
@@ -589,7 +632,7 @@ static const struct {
     {"status", show},        {"jobs", show},      {"drain", do_drain},
     {"undrain", do_undrain}, {"stop", do_stop},   {"kill-worker", do_kill_worker},
     {"key", do_key},         {"logs", do_logs},   {"confirm-dead", do_confirm_dead},
-    {"nodes", do_nodes},     {"hosts", do_hosts},
+    {"nodes", do_nodes},     {"hosts", do_hosts}, {"check", do_check},
 };
 
 static int unknown_verb(struct ask *a) {
@@ -633,6 +676,7 @@ void core_control(struct core *c, const struct core_event *ev) {
   msg.id = ev->msg->id;
   msg.control_reply.code = code;
   msg.control_reply.pause_ms = a.pause_ms;
+  msg.control_reply.next = a.next;
   msg.secret = run == do_key;
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;

@@ -50,6 +50,8 @@ static const struct opt table[] = {
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .brief = "Print JSON instead of text, errors as well.",
      .help =
          "Print JSON instead of text; logs: one object per line. An error is an object with ok, code and text, on stdout too."},
+    {"svg", .type = OPT_STRING, .offset = FIELD(svg), .label = "FILE",
+     .help = "Let check also write a heat map to this file, as an SVG."},
     {"watch", "w", OPT_FLAG, FIELD(watch), .brief = "Repeat status or jobs every second.",
      .help = "Repeat status or jobs every second, until Ctrl-C. If stdout is not a terminal, the output is appended."},
     {.group = "Help"},
@@ -79,6 +81,7 @@ const struct opts_spec rdzvctl_options_spec = {
                 "  rdzvctl jobs --json | jq .\n"
                 "  rdzvctl drain gpu17            before maintenance\n"
                 "  rdzvctl logs my-job 3 -f       the output of rank 3, wherever it runs\n"
+                "  rdzvctl check my-job           the network between its hosts\n"
                 "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n",
     .verbs = ctl_verbs,
     .exits = exits,

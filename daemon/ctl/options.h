@@ -11,9 +11,9 @@
 #include "common/opts/opts.h"
 
 struct rdzvctl_options {
-  const char *socket, *endpoint, *signal, *user, *munge_user; /* NULL: none */
-  int64_t port;                                               /* 0: none */
-  int64_t tail;                                               /* -1: none */
+  const char *socket, *endpoint, *signal, *user, *munge_user, *svg; /* NULL: none */
+  int64_t port;                                                     /* 0: none */
+  int64_t tail;                                                     /* -1: none */
   struct key_options key;
   bool json, watch, force, follow, version, help;
 };
@@ -28,6 +28,7 @@ enum { CTL_WORDS_MAX = 4 };
 struct ctl_request {
   const char *verb, *job, *host; /* "": none */
   const char *user;              /* --user as it was given; a uid is in `owner` instead; NULL: none */
+  const char *svg;               /* NULL: none */
   int64_t owner;                 /* -1: none */
   int64_t rank;                  /* -1: none */
   int signal;                    /* 0: none */

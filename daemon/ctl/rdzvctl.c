@@ -56,6 +56,7 @@
 #include "common/system/file.h"
 #include "common/system/loop.h"
 #include "daemon/ctl/answers.h"
+#include "daemon/ctl/check.h"
 #include "daemon/ctl/client.h"
 #include "daemon/ctl/logs.h"
 #include "daemon/ctl/top.h"
@@ -114,6 +115,7 @@ static int check_words(struct client *c) {
                                     .watch = o->watch,
                                     .force = o->force,
                                     .user = o->user,
+                                    .svg = o->svg,
                                     .follow = o->follow,
                                     .has_tail = o->tail >= 0,
                                     .tail = o->tail};
@@ -536,6 +538,29 @@ static int ask_and_show(struct client *c) {
   }
 }
 
+/* check. ------------------------------------------------------------------------------------------------------------ */
+
+/* The daemon measures, and is asked again until it has the result. */
+static int show_check(struct client *c) {
+  const struct ctl_request *r = &c->request;
+  struct answer a = {.code = 0};
+  struct buf table = BUF_INIT, svg = BUF_INIT;
+  struct msg m;
+  make_question(c, "check", true, &m);
+  for (seek(c, &m, &a); a.said && !a.code && a.reply.pause_ms; seek(c, &m, &a)) {
+    m.control.from = a.reply.next;
+    pause_ms(c, (uint64_t)a.reply.pause_ms);
+  }
+  if (a.said && a.code) take_sentence(&a, true);
+  if (!a.said || a.code) return ctl_complain(c, a.code, "%s", buf_text(&a.text));
+  if (!check_put_table(&table, buf_text(&a.text), a.text.len) || !check_put_svg(&svg, buf_text(&a.text), a.text.len))
+    return ctl_complain(c, EXIT_CODE_NO_DAEMON, "%s: the daemon's answer is not understood", c->targets[c->at].path);
+  int rc = r->svg ? file_replace(r->svg, svg.data, svg.len, 0644, false) : 0;
+  if (rc < 0) return ctl_complain(c, EXIT_CODE_SYSTEM, "--svg %s: %s", r->svg, strerror(-rc));
+  print_printable(stdout, r->json ? &a.text : &table, r->json);
+  return EXIT_CODE_OK;
+}
+
 /* logs. ------------------------------------------------------------------------------------------------------------- */
 
 static void print_note(const char *text) {
@@ -635,14 +660,17 @@ static int run(struct client *c) {
     uv_signal_start(&c->signals[i], on_signal, signos[i]);
   }
   /* Of verbs that change something somebody may ask who it was. */
-  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "nodes") || ctl_is(c, "hosts") || ctl_is(c, "logs") ||
-               ctl_is(c, "top") || ctl_asks_key(c);
+  bool looks = ctl_is(c, "status") || ctl_is(c, "jobs") || ctl_is(c, "nodes") || ctl_is(c, "hosts") ||
+               ctl_is(c, "logs") || ctl_is(c, "check") || ctl_is(c, "top") || ctl_asks_key(c);
   int code = c->request.user || !looks ? name_users(c) : 0;
   if (code == 0) code = choose_daemons(c);
   if (code) return code;
   if (c->options.endpoint && loop_start_pool(&c->loop, POOL, &e) < 0)
     return limit_explain(&e), ctl_complain(c, EXIT_CODE_SYSTEM, "%s", e.text);
-  code = ctl_is(c, "logs") ? show_logs(c) : c->n > 1 && is_drain(c) ? drain_everywhere(c) : ask_and_show(c);
+  code = ctl_is(c, "logs")         ? show_logs(c)
+         : ctl_is(c, "check")      ? show_check(c)
+         : c->n > 1 && is_drain(c) ? drain_everywhere(c)
+                                   : ask_and_show(c);
   ctl_screen_close(&c->screen);
   return code;
 }

@@ -29,13 +29,16 @@ const struct opts_verb ctl_verbs[] = {
      "You vouch that nothing of it runs on this lost host, or on any lost one."},
     {"logs", "JOB [RANK]", "follow tail user json",
      "The recent lines of the job's workers, or of this rank, from all nodes."},
+    {"check", "JOB", "svg user json",
+     "Measures the network between the hosts of the job, in pairs, and marks what is slow. It takes their bandwidth meanwhile."},
     {"top", "[JOB]", "user", "All jobs, or a job's nodes, the worst first: every second on a terminal."},
     {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
     {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},
     {"warm", "[end]", "json", "What --warm-keep keeps here for your next start; end: ends it."},
     {0},
 };
-#define VERBS "status, jobs, nodes, drain, undrain, hosts, stop, kill-worker, confirm-dead, logs, top, key, token, warm"
+#define VERBS                                                                                                          \
+  "status, jobs, nodes, drain, undrain, hosts, stop, kill-worker, confirm-dead, logs, check, top, key, token, warm"
 
 /* The kind of the i-th argument of the command. */
 static enum word kind_of_word(const struct opts_verb *v, int i) {
@@ -94,9 +97,11 @@ static int check_options(const struct opts_verb *v, const char *signal, const st
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
   if (r->user && !has_option(v, "user"))
-    return err_set(e, -EINVAL, "--user is for status, jobs, nodes, stop, kill-worker, confirm-dead, logs and top");
+    return err_set(e, -EINVAL,
+                   "--user is for status, jobs, nodes, stop, kill-worker, confirm-dead, logs, check and top");
   if (r->follow && !has_option(v, "follow")) return err_set(e, -EINVAL, "--follow is for logs");
   if (r->has_tail && !has_option(v, "tail")) return err_set(e, -EINVAL, "--tail is for logs");
+  if (r->svg && !has_option(v, "svg")) return err_set(e, -EINVAL, "--svg is for check");
   if (r->json && !has_option(v, "json")) return err_set(e, -EINVAL, "--json is not for top: use status --json");
   if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
   return 0;

@@ -37,7 +37,7 @@ def missing():
     """Why there can be no such hosts here, "" if there can."""
     if os.geteuid() != 0:
         return "hosts in network namespaces need root"
-    for tool in ("ip", "nft", "unshare", "nsenter", "setpriv"):
+    for tool in ("ip", "nft", "tc", "unshare", "nsenter", "setpriv"):
         if subprocess.run(["sh", "-c", f"command -v {tool}"], capture_output=True).returncode:
             return f"{tool} is not installed (packages iproute2, nftables, util-linux)"
     script = (
@@ -169,6 +169,12 @@ class Host:
         macs = ", ".join(host.mac for host in hosts)
         self.ns.sh(f"nft 'add table netdev part_eth0; add chain netdev part_eth0 c {{ type filter hook ingress device eth0 priority 0; }}; "
                    f"add rule netdev part_eth0 c ether saddr {{ {macs} }} drop'")
+
+    def slow(self, rate):
+        """So much passes in a second, in each direction: "20mbit"."""
+        what = f"root tbf rate {rate} burst 32kb latency 100ms"
+        self.ns.sh(f"tc qdisc replace dev eth0 {what}")
+        self.cluster.switch.sh(f"tc qdisc replace dev {self.port} {what}")
 
     def heal(self):
         self.ns.sh("nft delete table netdev part_eth0 2>/dev/null || true")
