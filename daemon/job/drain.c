@@ -288,6 +288,27 @@ bool job_exclude(struct job *j, const char *host, const char *by) {
   return can;
 }
 
+static const struct drain *find_own(const struct job *j, const char *by) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (d->incarnation[0] && drain_holds(d, j) && !strcmp(d->by, by)) return d;
+  return NULL;
+}
+
+bool job_readmit(struct job *j, const char *by) {
+  struct drain like = like_of(j->uid, j->incarnation);
+  const struct drain *d = find_own(j, by);
+  if (!d) return false;
+  for (; d; d = find_own(j, by)) {
+    struct buf host = BUF_INIT; /* remove_drains frees d's */
+    buf_puts(&host, d->host);
+    remove_drains(j->jobs, buf_text(&host), &like, true);
+    buf_finish(&host);
+  }
+  flag_members(j);
+  return true;
+}
+
 /* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
   if (!host[0] || (!map_get(&j->failures, host) && j->failures.count >= JOB_FAILING_HOSTS_MAX)) return "";

@@ -59,6 +59,7 @@ uint64_t job_pairs_until(const struct job *j);              /* the seal is held 
 void job_pairs_lost(struct job *j, const struct member *m); /* its connection */
 uint64_t job_pairs_deadline(const struct job *j);
 void job_pairs_tick(struct job *j, uint64_t now_ms);
+void job_pairs_readmit(struct job *j, uint64_t now_ms); /* FORMING, too few nodes are here: those that were left out may come */
 void job_pairs_destroy(struct job *j);
 
 /* grow.c */
@@ -266,6 +267,9 @@ void job_announce_pairs(struct job *j, bool found, uint64_t took_ms, const char 
 void job_announce_refusal(struct job *j, const char *host, const char *text);
 void job_announce_tick(struct job *j, uint64_t now_ms);
 uint64_t job_announce_deadline(const struct job *j);
+
+/* Lifts the drains of this incarnation that have this `by`. False: there are none. */
+bool job_readmit(struct job *j, const char *by);
 
 /* lease.c */
 void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);

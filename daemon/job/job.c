@@ -372,6 +372,8 @@ static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   job_try_seal(j, ev->now_ms);
   if (j->state != JOB_FORMING) return; /* otherwise its claim is out */
   job_claim_look(j, ev->now_ms);
+  job_pairs_readmit(j, ev->now_ms);
+  if (j->state != JOB_FORMING) return;
   if (ev->now_ms >= job_join_deadline(j)) job_join_timeout(j, ev->now_ms);
   /* A round that is ready may still wait for its claim. */
   if (j->state == JOB_FORMING && ev->now_ms >= j->notice_ms) {

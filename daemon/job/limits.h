@@ -37,6 +37,7 @@ enum {
   JOB_PAIR_MS = 3000,            /* for one exchange of two nodes, */
   JOB_PAIR_SLACK_MS = 1000,      /* and until the answer is here */
   JOB_PAIR_BYTES = 16 << 20,     /* in one message of it, at most */
+  JOB_READMIT_MS = 20000,        /* without enough nodes until hosts that a pair check left out may join */
   JOB_SURVEY_MS = 60000,         /* rdzvctl check begins no further exchanges then */
   JOB_SURVEY_HOSTS_MAX = 1024,   /* that take part in it */
   JOB_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later round has invented it */

@@ -35,6 +35,9 @@ enum {
   SILENT_MAX = 2, /* a node that did not answer so often takes part no more */
 };
 
+/* For the drain of a host that is left out. */
+static const char fault_found[] = "the job itself: the pair check found a network fault there";
+
 struct pair_node {
   char agent[AGENT_ID_MAX + 1];
   char *name; /* owned: its host */
@@ -198,7 +201,7 @@ static void conclude(struct job *j) {
   struct buf without = BUF_INIT;
   for (size_t i = 0; i < p->plan.n_hosts; i++) {
     if (!p->plan.hosts[i].fault || j->state != JOB_FORMING) continue;
-    if (job_exclude(j, p->nodes[i].name, "the job itself: the pair check found a network fault there"))
+    if (job_exclude(j, p->nodes[i].name, fault_found))
       buf_printf(&without, "%s%s", without.len ? ", " : "; the job goes on without ", p->nodes[i].name);
   }
   job_announce_pairs(j, p->found, p->took_ms, text);
@@ -290,6 +293,13 @@ bool job_pairs_hold_seal(struct job *j, uint64_t now_ms) {
 
 uint64_t job_pairs_until(const struct job *j) {
   return is_search(j) ? j->pairs->by_ms : 0;
+}
+
+/* A bad host is better than none. But a node may only be late, or come back. */
+void job_pairs_readmit(struct job *j, uint64_t now_ms) {
+  if (j->enough_ms || now_ms < j->forming_ms + JOB_READMIT_MS || !job_readmit(j, fault_found)) return;
+  job_notice(j, "too few other nodes are here: the hosts that the pair check found at fault may join again");
+  job_try_seal(j, now_ms);
 }
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */

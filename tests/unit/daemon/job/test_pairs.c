@@ -109,6 +109,29 @@ RIG_TEST(test_the_job_goes_on_with_a_bad_host_that_it_needs) {
   assert_int_equal(rig_count(r, n[2].conn, MSG_START), 1);
 }
 
+/* Another node is lost for good. The job waits a while, and takes the bad host rather than none. */
+RIG_TEST(test_a_host_that_is_needed_later_is_readmitted) {
+  open_checked(r, n, 3, 4);
+  lose_contact(r, n, 4, 0);
+  exchange(r, n, 4, (struct faults){.bad = 2, .silent = -1});
+  assert_string_equal(rig_state(r, "job"), "starting");
+  struct node *rest[] = {&n[0], &n[1], &n[3]};
+  for (int i = 0; i < 3; i++) node_started(r, rest[i]);
+  node_death_report(r, &n[3]);
+  node_stopped(r, &n[0]);
+  node_stopped(r, &n[1]);
+  uint64_t begun_ms = r->now_ms;
+  while (!strcmp(rig_state(r, "job"), "forming")) {
+    nodes_heartbeat(r, n, 3);
+    rig_run(r, 1000);
+    assert_true(r->now_ms < begun_ms + 60000);
+  }
+  assert_true(r->now_ms >= begun_ms + 20000);
+  assert_string_equal(rig_state(r, "job"), "starting");
+  assert_non_null(strstr(notice(r, &n[0]), "may join again"));
+  assert_int_equal(rig_last(r, n[2].conn, MSG_START)->start.nodes, 3);
+}
+
 RIG_TEST(test_nothing_is_said_if_all_is_well) {
   open_checked(r, n, 3, 4);
   lose_contact(r, n, 4, 0);
