@@ -135,8 +135,8 @@ bool check_put_table(struct buf *out, const char *json, size_t len) {
 
 enum { SLOWEST = 8 /* times slower than the best, and more: the darkest */, SMALL_FROM = 40, TINY_FROM = 160 };
 
-static void put_xml(struct buf *out, const char *s) {
-  for (; *s; s++) {
+static void put_xml_n(struct buf *out, const char *s, size_t n) {
+  for (; n > 0 && *s; s++, n--) {
     if (*s == '<')
       buf_puts(out, "&lt;");
     else if (*s == '&')
@@ -146,6 +146,28 @@ static void put_xml(struct buf *out, const char *s) {
     else
       buf_putc(out, (unsigned char)*s < 0x20 ? ' ' : *s);
   }
+}
+
+static void put_xml(struct buf *out, const char *s) {
+  put_xml_n(out, s, strlen(s));
+}
+
+/* The sentence in lines of so many characters at most, broken at blanks. Returns how many lines. */
+static size_t put_sentence(struct buf *out, const char *s, size_t width) {
+  size_t lines = 0;
+  while (*s) {
+    size_t n = strlen(s);
+    if (n > width) {
+      n = width;
+      while (n > 0 && s[n] != ' ') n--;
+      if (!n) n = strcspn(s, " ");
+    }
+    buf_printf(out, "<text x=\"12\" y=\"%zu\">", 42 + 15 * lines++);
+    put_xml_n(out, s, n);
+    buf_puts(out, "</text>\n");
+    s += n + (s[n] == ' ');
+  }
+  return lines;
 }
 
 /* From a light yellow over orange to a dark red, by the logarithm. */
@@ -230,18 +252,20 @@ bool check_put_svg(struct buf *out, const char *json, size_t len) {
                                : r.n_hosts < TINY_FROM ? 15
                                                        : 4};
   f.left = 24 + 7.2 * (double)longest;
-  f.top = 64 + 6.4 * (double)longest;
-  double side = f.cell * (double)r.n_hosts, width = f.left + fmax(side, 520) + 20, height = f.top + side + 60;
+  struct buf sentence = BUF_INIT;
+  double side = f.cell * (double)r.n_hosts, width = f.left + fmax(side, 520) + 20;
+  size_t n_lines = put_sentence(&sentence, r.sentence, (size_t)((width - 24) / 6.8));
+  f.top = 50 + 15 * (double)n_lines + 6.4 * (double)longest;
+  double height = f.top + side + 60;
   buf_printf(out,
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
              "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n",
              width, height, width, height, width, height);
   buf_puts(out, "<text x=\"12\" y=\"22\" font-size=\"15\">Bandwidth from each row's host to each column's: job ");
   put_xml(out, text(r.json, "job"));
-  buf_puts(out, "</text>\n<text x=\"12\" y=\"42\">");
-  put_xml(out, r.sentence);
-  buf_printf(out, "</text>\n<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"#eeeeee\"/>\n", f.left, f.top,
-             side, side);
+  buf_printf(out, "</text>\n%s<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"#eeeeee\"/>\n",
+             buf_text(&sentence), f.left, f.top, side, side);
+  buf_finish(&sentence);
   for (size_t i = 0; i < r.n; i++) {
     put_cell(out, &r, &f, &r.lines[i], true, best);
     put_cell(out, &r, &f, &r.lines[i], false, best);
