@@ -49,7 +49,7 @@ struct object {
 
 extern const struct object object_settings, object_verdict, object_failure_mark, object_goodput, object_report,
     object_absent, object_turned_away, object_store_caller, object_store_owner, object_seal, object_successor,
-    object_laggard, object_collective;
+    object_laggard, object_collective, object_rank_pace;
 extern const struct object *const msg_objects[MSG_COUNT]; /* by enum msg_type; [MSG_NONE] is NULL */
 
 /* An absent STR points here. A string with this address is not freed. */

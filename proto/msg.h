@@ -90,6 +90,7 @@ enum {
   PAIR_BYTES_MAX = 67108864,  /* in one message between two nodes that are checked */
   PAIR_LIMIT_MAX_MS = 30000,  /* for one exchange */
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
+  PACES_MAX = 2048,           /* ranks in communicators of one node in PACE */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
 };
 #define GOODPUT_MAX_MS INT64_C(3155760000000) /* of one entry in an account: a hundred years */
@@ -284,7 +285,10 @@ const char *job_state_name(enum job_state v);
   F(S, INT, daemons, 0, DAEMONS_MAX)            /* addresses in --endpoint, if more than one */                        \
   F(S, BOOL, claims)                            /* --claim: the daemon claims each round before it seals it */         \
   F(S, INT, orphan_grace_ms, 0, TIMEOUT_MAX_MS) /* workers without a daemon are stopped then; 0: never */              \
-  F(S, ENUM, pair_check, pair_check)            /* whether nodes exchange data in pairs after a network fault */
+  F(S, ENUM, pair_check, pair_check)            /* whether nodes exchange data in pairs after a network fault */       \
+  F(S, INT, slow_ranks_ms, 0, TIMEOUT_MAX_MS)   /* a rank that is slow for so long is named; 0: none is */             \
+  F(S, INT, slow_limit, 0, 100)                 /* percent of the job's time; a rank that costs more is left out, */   \
+  F(S, INT, slow_limit_ms, 0, TIMEOUT_MAX_MS)   /* when it has for so long; slow_limit 0: never */
 
 /* The cause of the end of a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                           \
@@ -421,11 +425,17 @@ const char *job_state_name(enum job_state v);
   F(S, INT, value, -INT64_MAX, INT64_MAX) /* of a number or a counter */                                               \
   F(S, STR, text, REASON_MAX)             /* of a text */
 
-/* One rank's part in the collectives since the last PACE. */
+/* One rank's part in the collectives of one communicator, since that began. */
 #define rank_pace_FIELDS(F, S)                                                                                         \
   F(S, INT, local_rank, 0, WORKERS_MAX)                                                                                \
-  F(S, INT, collectives, 0, INT64_MAX)                                                                                 \
-  F(S, INT, waited_us, 0, INT64_MAX) /* in them */
+  F(S, REQ_INT, group, 1, INT64_MAX)   /* the communicator: the same number on all its ranks */                        \
+  F(S, INT, group_rank, 0, WORLD_MAX)  /* in it */                                                                     \
+  F(S, INT, group_size, 0, WORLD_MAX)  /* its ranks; 0: not known */                                                   \
+  F(S, BOOL, pairs)                    /* it has sends and receives besides collectives */                             \
+  F(S, INT, collectives, 0, INT64_MAX) /* that have ended, */                                                          \
+  F(S, INT, waited_us, 0, INT64_MAX)   /* the time in them, */                                                         \
+  F(S, INT, sent_bytes, 0, INT64_MAX)  /* what their timed sends carried, */                                           \
+  F(S, INT, sending_us, 0, INT64_MAX)  /* and how long these took, one after the other */
 
 #define OBJECT_LIST(O)                                                                                                 \
   O(store_caller)                                                                                                      \
@@ -476,7 +486,7 @@ const char *job_state_name(enum job_state v);
   M(NOTICE, notice_msg, TO_AGENT)   /* a line for every agent's log: a host, a wire or a rank that is unlike others */ \
   M(PAIR, pair_msg, TO_AGENT)       /* exchange data with this node, and measure it */                                 \
   M(PAIRED, paired, TO_DAEMON)      /* what was measured */                                                            \
-  M(PACE, rank_paces, TO_DAEMON)    /* how late the node's ranks enter collectives, and how long they wait there */
+  M(PACE, rank_paces, TO_DAEMON)    /* how long the node's ranks are in collectives: section 6.2 */
 
 #define greeting_FIELDS(F, S)                                                                                          \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
@@ -812,7 +822,7 @@ const char *job_state_name(enum job_state v);
 #define rank_paces_FIELDS(F, S)                                                                                        \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
-  F(S, LIST, ranks, rank_pace, WORKERS_MAX)
+  F(S, LIST, ranks, rank_pace, PACES_MAX)
 
 #define control_reply_FIELDS(F, S)                                                                                     \
   F(S, INT, code, 0, 255) /* rdzvctl's exit code */                                                                    \

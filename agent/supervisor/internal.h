@@ -264,6 +264,19 @@ struct progress_state {
   uint64_t lag_ms;           /* when another worker may be one; UINT64_MAX: not without news */
 };
 
+struct kept_pace {
+  struct rank_pace pace;
+  bool news; /* since the last PACE */
+};
+
+/* How long the workers are in collectives: pace.c. */
+struct pace_state {
+  struct kept_pace *v;
+  size_t n, cap;
+  bool news;
+  uint64_t sent_ms;
+};
+
 /* The checkpoint before a planned end: prepare.c. */
 struct checkpoints {
   bool prepared;         /* PREPARE came for the round */
@@ -388,6 +401,7 @@ struct supervisor {
   struct verdicts verdicts;
   struct forming forming;
   struct progress_state progress;
+  struct pace_state pace;
   struct job_account account;
   struct following following;
   struct targets targets;
@@ -410,10 +424,10 @@ sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup
     sup_moved, sup_waiting, sup_lacking, sup_sign, sup_looked, sup_probed, sup_evidence, sup_probe_facts,
     sup_probe_done, sup_mint, sup_ids, sup_minted, sup_mint_failed, sup_nccl_up, sup_can_rejoin, sup_parked,
     sup_parked_unasked, sup_prepare, sup_can_checkpoint, sup_checkpointed, sup_progress, sup_resumed, sup_saved,
-    sup_saving, sup_start, sup_stop, sup_stop_finished, sup_settled, sup_settled_early, sup_stale, sup_stale_running,
-    sup_kill, sup_spawned, sup_exec_failed, sup_device_held, sup_exited, sup_exited_parked, sup_clear,
-    sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away, sup_standby,
-    sup_notice, sup_checked;
+    sup_saving, sup_pace, sup_start, sup_stop, sup_stop_finished, sup_settled, sup_settled_early, sup_stale,
+    sup_stale_running, sup_kill, sup_spawned, sup_exec_failed, sup_device_held, sup_exited, sup_exited_parked,
+    sup_clear, sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away,
+    sup_standby, sup_notice, sup_checked;
 
 /* supervisor.c */
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
@@ -561,6 +575,11 @@ void sup_progress_flush(struct supervisor *s); /* sends what was not sent yet */
  * rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
 uint64_t sup_progress_deadline(const struct supervisor *s);
+
+/* pace.c */
+void sup_pace_tick(struct supervisor *s);
+uint64_t sup_pace_deadline(const struct supervisor *s);
+void sup_pace_clear(struct supervisor *s); /* another round, or the end */
 
 /* park.c */
 /* Stops the trees: for the first time in this round, or for a weightier reason. Workers that may stay are asked to

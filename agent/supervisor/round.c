@@ -130,6 +130,7 @@ void sup_clear_round(struct supervisor *s) {
   s->checkpoint.n_requests = 0;
   s->checkpoint.pending = s->checkpoint.prepared = false;
   sup_progress_clear(s);
+  sup_pace_clear(s);
   sup_hang_end(s);
   sup_ids_clear(s);
 }

@@ -159,6 +159,7 @@ static void sup_tick(struct supervisor *s, const struct supervisor_event *ev) {
   sup_following_tick(s);
   sup_orphan_tick(s);
   sup_progress_tick(s);
+  sup_pace_tick(s);
   sup_hang_tick(s);
   sup_ids_tick(s);
   sup_forming_tick(s);
@@ -252,6 +253,7 @@ static bool is_of_round(const struct supervisor *s, const struct supervisor_even
   case SUP_RESUMED:
   case SUP_SAVED:
   case SUP_SAVING:
+  case SUP_PACE:
   case SUP_CAN_CHECKPOINT:
   case SUP_CHECKPOINTED:
   case SUP_CAN_REJOIN:
@@ -294,7 +296,7 @@ uint64_t supervisor_deadline(const struct supervisor *s) {
       s->leave.deadline_ms,     s->verdicts.show_ms,  s->round.early_ms,         s->stop.line_ms,
       sup_park_deadline(s),     sup_link_deadline(s), sup_following_deadline(s), sup_orphan_deadline(s),
       sup_progress_deadline(s), sup_hang_deadline(s), sup_ids_deadline(s),       sup_forming_deadline(s),
-      sup_prepare_deadline(s),
+      sup_prepare_deadline(s),  sup_pace_deadline(s),
   };
   uint64_t first_ms = UINT64_MAX;
   for (size_t i = 0; i < sizeof at_ms / sizeof *at_ms; i++) first_ms = earliest(first_ms, at_ms[i]);

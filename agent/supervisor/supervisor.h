@@ -84,6 +84,7 @@ enum supervisor_event_kind {
   SUP_PROGRESS,       /* a sample of the worker's progress */
   SUP_RESUMED,        /* the worker has the state after that step, and goes on */
   SUP_SAVED,          /* the worker's checkpoint of that step is complete */
+  SUP_PACE,           /* the worker's sums of a communicator */
   SUP_SAVING,         /* the worker waits for a checkpoint to be written, or goes on */
   SUP_CAN_CHECKPOINT, /* the worker answers requests for a checkpoint, or no longer does */
   SUP_CHECKPOINTED,   /* the worker has written the checkpoint that SUP_REQUEST asked for */
@@ -175,6 +176,7 @@ struct supervisor_event {
       uint64_t step, of;
       double loss, samples_per_second;
     } progress;
+    struct rank_pace pace;
     struct {
       uint32_t request; /* SUP_REQUEST's number */
       uint64_t step;    /* after which it was written */

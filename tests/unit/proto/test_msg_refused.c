@@ -160,6 +160,7 @@ static json_t *full(enum msg_type t) {
   struct store_owner owners[2];
   struct laggard laggards[2];
   struct collective collectives[2];
+  struct rank_pace paces[2];
   random_msg_init(&r, t, 42);
   for (int i = 0; i < 2; i++) {
     object_init(&object_report, &reports[i]);
@@ -171,6 +172,8 @@ static json_t *full(enum msg_type t) {
     object_init(&object_laggard, &laggards[i]);
     callers[i].id = callers[i].port = owners[i].id = 1;
     callers[i].addr = "10.0.0.2";
+    object_init(&object_rank_pace, &paces[i]);
+    paces[i].group = 1;
     object_init(&object_collective, &collectives[i]);
     collectives[i].group = "gloo 0 default_pg";
   }
@@ -200,6 +203,10 @@ static json_t *full(enum msg_type t) {
   if (t == MSG_EVIDENCE) {
     r.m.evidence.collectives = collectives;
     r.m.evidence.n_collectives = 2;
+  }
+  if (t == MSG_PACE) {
+    r.m.rank_paces.ranks = paces;
+    r.m.rank_paces.n_ranks = 2;
   }
   SCOPED(buf_finish) struct buf b = BUF_INIT;
   bool any = object_put(&b, msg_objects[t], &r.m.hello, false);
