@@ -332,6 +332,7 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
       [SDK_SAVED] = sizeof(struct sdk_step),
       [SDK_RESUMED] = sizeof(struct sdk_step),
       [SDK_SAVING] = sizeof(struct sdk_number),
+      [SDK_PACE] = sizeof(struct sdk_pace),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC) return bad(c, "does not speak the protocol of librdzv");
   if (r->head.version != SDK_VERSION) return refuse_version(c, r, size);
@@ -373,6 +374,10 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   case SDK_RESUMED:
     c->of->ranks[c->local_rank].placed |= !c->parked;
     if (!c->parked) add_event(c->of, SDK_EVENT_RESUMED, c)->step = r->step.step;
+    break;
+  case SDK_PACE:
+    if (!r->pace.group || r->pace.group > INT64_MAX) return bad(c, "names a communicator by a number out of bounds");
+    if (!c->parked) add_event(c->of, SDK_EVENT_PACE, c)->pace = r->pace;
     break;
   case SDK_SAVING:
     if (!c->parked) set_property(c, SAVING, r->number.number != 0);

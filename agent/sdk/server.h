@@ -53,6 +53,7 @@ enum sdk_event_kind {
   SDK_EVENT_SAVED,        /* local_rank's checkpoint of `step` is complete */
   SDK_EVENT_RESUMED,      /* local_rank goes on after `step`: it has said so, or its first step tells */
   SDK_EVENT_SAVING,       /* local_rank waits for a checkpoint to be written, or no longer does: on */
+  SDK_EVENT_PACE,         /* sums of a communicator of local_rank */
   SDK_EVENT_NCCL_UP,      /* local_rank's communicators are up */
   SDK_EVENT_CAN_REJOIN,   /* local_rank can go on in the next round, or no longer can, even if it is parked: on */
   SDK_EVENT_PARKED,       /* local_rank has left the round and waits for the next; text: why, if unasked; "" */
@@ -67,6 +68,7 @@ struct sdk_event {
   pid_t pid;
   uid_t uid; /* TROUBLE: of that process */
   struct sdk_progress progress;
+  struct sdk_pace pace;
   char text[256];
 };
 

@@ -24,6 +24,7 @@
  * IDS_WANTED {round}               ->
  *                                  <-      IDS {round, ...}, at once and with all news, until the ids are there
  * NCCL_UP {round}                  ->      (no answer)
+ * PACE {group, ...}                ->      (no answer)
  * DONE                             ->      (no answer)
  *
  * Both ends check the version of every record, the first one included. They refuse another one with a sentence that
@@ -40,6 +41,8 @@
  * SAVING with `on` says that the worker waits while a checkpoint is written, and without that it goes on. The close of
  * the connection and REJOIN end the wait too. RESUMED names the step whose state the worker goes on with.
  *
+ * PACE has the sums of a communicator since its begin. A later record of the same group takes the place of an earlier one.
+ *
  * A worker that has sent CAN_REJOIN is asked with RDZV_REJOIN where others are asked with RDZV_STOP, as long as it may
  * stay for the next round. REJOIN names the round that it leaves. From then on it is parked, and its connection
  * outlives the round: the next WELCOME is its place in the next one. Only one connection of a local rank can send
@@ -50,7 +53,7 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 8,
+  SDK_VERSION = 9,
   SDK_RECORD_MAX = 9216,
 };
 
@@ -71,6 +74,7 @@ enum sdk_type {
   SDK_SAVED,
   SDK_RESUMED,
   SDK_SAVING,
+  SDK_PACE,
 };
 
 struct sdk_head {
@@ -138,6 +142,18 @@ struct sdk_checkpointed {
   uint64_t step;
 };
 
+struct sdk_pace {
+  struct sdk_head head;
+  uint64_t group;       /* the same number on all its ranks, 1 .. INT64_MAX */
+  uint32_t rank, size;  /* of this worker in it; its ranks, 0: not known */
+  uint64_t collectives; /* that have ended, */
+  uint64_t waited_us;   /* the time in them, */
+  uint64_t sent_bytes;  /* what their timed sends carried, */
+  uint64_t sending_us;  /* and how long these took, one after the other */
+  uint32_t pairs;       /* not 0: it has sends and receives besides */
+  uint32_t unused;
+};
+
 enum { SDK_REASON_MAX = 200 };
 
 struct sdk_rejoin {
@@ -170,6 +186,7 @@ union sdk_record {
   struct sdk_step step;
   struct sdk_number number;
   struct sdk_rejoin rejoin;
+  struct sdk_pace pace;
   struct sdk_ids ids;
   uint8_t bytes[SDK_RECORD_MAX];
 };

@@ -160,13 +160,35 @@ static void give_up_guard(const struct round_driver *r, const struct err *e) {
 
 /* The workers' socket. --------------------------------------------------------------------------------------------- */
 
+static int64_t at_most(uint64_t n, int64_t most) {
+  return n < (uint64_t)most ? (int64_t)n : most;
+}
+
+static struct rank_pace pace_of_record(const struct sdk_event *s) {
+  const struct sdk_pace *p = &s->pace;
+  return (struct rank_pace){.local_rank = s->local_rank,
+                            .group = (int64_t)p->group,
+                            .group_rank = at_most(p->rank, WORLD_MAX),
+                            .group_size = at_most(p->size, WORLD_MAX),
+                            .pairs = p->pairs != 0,
+                            .collectives = at_most(p->collectives, INT64_MAX),
+                            .waited_us = at_most(p->waited_us, INT64_MAX),
+                            .sent_bytes = at_most(p->sent_bytes, INT64_MAX),
+                            .sending_us = at_most(p->sending_us, INT64_MAX)};
+}
+
 static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
-  static const enum supervisor_event_kind kinds[] = {
-      [SDK_EVENT_PROGRESS] = SUP_PROGRESS,         [SDK_EVENT_CAN] = SUP_CAN_CHECKPOINT,
-      [SDK_EVENT_CHECKPOINTED] = SUP_CHECKPOINTED, [SDK_EVENT_SAVED] = SUP_SAVED,
-      [SDK_EVENT_RESUMED] = SUP_RESUMED,           [SDK_EVENT_SAVING] = SUP_SAVING,
-      [SDK_EVENT_NCCL_UP] = SUP_NCCL_UP,           [SDK_EVENT_DONE] = SUP_SIGN,
-      [SDK_EVENT_CAN_REJOIN] = SUP_CAN_REJOIN,     [SDK_EVENT_PARKED] = SUP_PARKED};
+  static const enum supervisor_event_kind kinds[] = {[SDK_EVENT_PROGRESS] = SUP_PROGRESS,
+                                                     [SDK_EVENT_CAN] = SUP_CAN_CHECKPOINT,
+                                                     [SDK_EVENT_CHECKPOINTED] = SUP_CHECKPOINTED,
+                                                     [SDK_EVENT_SAVED] = SUP_SAVED,
+                                                     [SDK_EVENT_RESUMED] = SUP_RESUMED,
+                                                     [SDK_EVENT_SAVING] = SUP_SAVING,
+                                                     [SDK_EVENT_PACE] = SUP_PACE,
+                                                     [SDK_EVENT_NCCL_UP] = SUP_NCCL_UP,
+                                                     [SDK_EVENT_DONE] = SUP_SIGN,
+                                                     [SDK_EVENT_CAN_REJOIN] = SUP_CAN_REJOIN,
+                                                     [SDK_EVENT_PARKED] = SUP_PARKED};
   if (s->kind == SDK_EVENT_HELLO) {
     log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid);
     return;
@@ -192,6 +214,7 @@ static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
     break;
   case SUP_SAVED:
   case SUP_RESUMED: ev.step = s->step; break;
+  case SUP_PACE: ev.pace = pace_of_record(s); break;
   case SUP_SIGN:
     log_debug("worker %u: is done", s->local_rank);
     ev.when_ms = boot_ms();

@@ -66,6 +66,7 @@ static void handle(struct sdk_rig *d, const struct sdk_event *ev) {
     d->saved_step[ev->local_rank] = ev->step;
     break;
   case SDK_EVENT_RESUMED: d->resumed_step[ev->local_rank] = ev->step; break;
+  case SDK_EVENT_PACE: d->pace[ev->local_rank] = ev->pace; break;
   case SDK_EVENT_SAVING: ++*(ev->on ? &d->saving : &d->not_saving); break;
   case SDK_EVENT_CAN_REJOIN: ++*(ev->on ? &d->can_rejoin : &d->cannot_rejoin); break;
   case SDK_EVENT_PARKED:

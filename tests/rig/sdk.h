@@ -16,6 +16,7 @@ struct sdk_rig {
   uint32_t world, n_local;
   int hellos, dones, ups, troubles;
   struct sdk_progress progress[MAX_LOCAL];
+  struct sdk_pace pace[MAX_LOCAL];
   int progresses;
   int can, cannot; /* SDK_EVENT_CAN, on and off */
   int can_rejoin, cannot_rejoin, parked;

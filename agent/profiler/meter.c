@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/profiler/meter.h"
+
+enum kind { NOTHING, COLL, KERNEL, SENDS, RECEIVES, STEP };
+
+/* kind: 4 bits, index + 1: 12 bits, serial: 48 bits. */
+static uint64_t handle(enum kind kind, unsigned index, uint64_t serial) {
+  return (uint64_t)kind << 60 | (uint64_t)(index + 1) << 48 | (serial & UINT64_C(0xffffffffffff));
+}
+
+static enum kind kind_of(uint64_t h) {
+  return (enum kind)(h >> 60);
+}
+
+static uint64_t serial_of(uint64_t h) {
+  return h & UINT64_C(0xffffffffffff);
+}
+
+unsigned meter_index(uint64_t h) {
+  unsigned at = (unsigned)(h >> 48 & 0xfff);
+  return at && at <= METER_GROUPS ? at - 1 : METER_GROUPS;
+}
+
+/* A collective's is only that of the call which has enqueued it. From version 4 on the GPU's own time of a kernel comes as a
+ * state. */
+bool meter_needs_stop(const struct meter_group *g, uint64_t h) {
+  return kind_of(h) == STEP || (kind_of(h) == KERNEL ? g->version < 4 : kind_of(h) != COLL && g->version < 3);
+}
+
+static void add(_Atomic uint64_t *sum, uint64_t n) { /* one thread alone writes it */
+  atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+uint64_t meter_collective(struct meter_group *g, unsigned index) {
+  uint64_t serial = atomic_fetch_add_explicit(&g->next_coll, 1, memory_order_relaxed) + 1;
+  struct meter_coll *c = &g->colls[serial % METER_COLLS];
+  c->entered_ns = c->left_ns = c->counted_ns = 0;
+  c->counted = false;
+  atomic_store_explicit(&c->serial, serial, memory_order_release);
+  return handle(COLL, index, serial);
+}
+
+static struct meter_coll *find_coll(struct meter_group *g, uint64_t h) {
+  struct meter_coll *c = &g->colls[serial_of(h) % METER_COLLS];
+  return atomic_load_explicit(&c->serial, memory_order_acquire) == serial_of(h) ? c : NULL;
+}
+
+static void enter(struct meter_coll *c, uint64_t now_ns) {
+  if (!c->entered_ns || now_ns < c->entered_ns) c->entered_ns = now_ns;
+}
+
+/* Channels leave one after the other, and nothing says which one is the last: so the sums grow with each. */
+static void leave(struct meter_group *g, struct meter_coll *c, uint64_t now_ns) {
+  if (now_ns > c->left_ns) c->left_ns = now_ns;
+  if (!c->entered_ns || c->left_ns < c->entered_ns) return;
+  if (!c->counted) add(&g->sums.collectives, 1);
+  c->counted = true;
+  uint64_t all = c->left_ns - c->entered_ns;
+  if (all > c->counted_ns) add(&g->sums.waited_ns, all - c->counted_ns), c->counted_ns = all;
+}
+
+uint64_t meter_kernel(struct meter_group *g, uint64_t coll, uint64_t now_ns) {
+  struct meter_coll *c = kind_of(coll) == COLL ? find_coll(g, coll) : NULL;
+  if (!c || !now_ns) return 0;
+  enter(c, now_ns);
+  return handle(KERNEL, meter_index(coll), serial_of(coll));
+}
+
+static bool has_timed_sends(uint64_t h) {
+  return serial_of(h) % METER_WIRE_EVERY == 0;
+}
+
+uint64_t meter_proxy(struct meter_group *g, uint64_t coll, bool sends, uint64_t bytes) {
+  bool by_proxy = g->version < 3;
+  if (kind_of(coll) != COLL || (!by_proxy && !(sends && has_timed_sends(coll)))) return 0;
+  g->chunk = bytes;
+  return handle(sends ? SENDS : RECEIVES, meter_index(coll), serial_of(coll));
+}
+
+uint64_t meter_step(struct meter_group *g, uint64_t proxy) {
+  if (kind_of(proxy) != SENDS) return 0;
+  const struct meter_coll *c = find_coll(g, proxy);
+  if (!c || !(has_timed_sends(proxy) || !c->entered_ns)) return 0;
+  uint64_t serial = atomic_fetch_add_explicit(&g->next_step, 1, memory_order_relaxed) + 1;
+  g->steps[serial % METER_STEPS] = (struct meter_step){.serial = serial, .coll = proxy};
+  return handle(STEP, meter_index(proxy), serial);
+}
+
+static struct meter_step *find_step(struct meter_group *g, uint64_t h) {
+  struct meter_step *s = &g->steps[serial_of(h) % METER_STEPS];
+  return kind_of(h) == STEP && s->serial == serial_of(h) ? s : NULL;
+}
+
+void meter_step_sends(struct meter_group *g, uint64_t step, uint64_t bytes, uint64_t now_ns) {
+  struct meter_step *s = find_step(g, step);
+  if (!s || s->since_ns) return;
+  s->since_ns = now_ns;
+  s->bytes = bytes ? bytes : g->chunk;
+  struct meter_coll *c = g->version < 3 ? find_coll(g, s->coll) : NULL;
+  if (c) enter(c, now_ns);
+}
+
+void meter_stop(struct meter_group *g, uint64_t h, uint64_t now_ns) {
+  enum kind kind = kind_of(h);
+  struct meter_coll *c = kind == KERNEL || kind == SENDS || kind == RECEIVES ? find_coll(g, h) : NULL;
+  struct meter_step *s = find_step(g, h);
+  if (c) leave(g, c, now_ns);
+  if (!s || !s->since_ns || now_ns < s->since_ns || !has_timed_sends(s->coll)) return;
+  add(&g->sums.sent_bytes, s->bytes);
+  add(&g->sums.sending_ns, now_ns - s->since_ns);
+}

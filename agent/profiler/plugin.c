@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* librdzv-nccl-profiler.so, which NCCL loads into a worker: NCCL's profiler interface in front of meter.c, and a thread
+ * that sends the sums to the agent.
+ *
+ * NCCL's threads never wait here: an event is arithmetic, and the lock is taken only when communicators come and go. The
+ * thread sends once a second, without waiting for room. If there is no agent, or it refuses, events are counted and
+ * nobody is told; a later communicator tries again, since RDZV_ROUND is another one in the next round.
+ *
+ * A communicator whose collectives are captured in a CUDA graph would have each replay call the host for our sake. From
+ * version 5 on NCCL says so, and until the next second no events are asked for. */
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#include "agent/profiler/meter.h"
+#include "agent/profiler/nccl_profiler.h"
+#include "agent/sdk/wire.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { SEND_EVERY_MS = 1000, TRIES = 30 };
+
+static struct plugin {
+  pthread_mutex_t lock;                     /* of the members here; meters are read and written without it */
+  pthread_cond_t wake;                      /* as long as the thread runs */
+  struct meter_group *groups[METER_GROUPS]; /* never freed: a late event may name one */
+  unsigned n_used;
+  bool running, quit;
+  pthread_t thread;
+  int *_Atomic mask; /* NCCL's */
+  int wanted;
+  int fd;         /* -1: not connected */
+  unsigned tries; /* left */
+  char socket[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
+  uint32_t round, local_rank;
+  uint64_t sent[METER_GROUPS]; /* the collectives in the last record */
+} plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The agent. With the lock. ---------------------------------------------------------------------------------------- */
+
+static struct sdk_head head_of(uint16_t type) {
+  return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
+}
+
+static void disconnect(void) {
+  if (plugin.fd >= 0) close(plugin.fd);
+  plugin.fd = -1;
+}
+
+static void connect_agent(void) {
+  struct sockaddr_un addr = {.sun_family = AF_UNIX};
+  size_t n = strlen(plugin.socket);
+  if (plugin.fd >= 0 || !plugin.tries || n < 2 || n >= sizeof(addr.sun_path)) return;
+  plugin.tries--;
+  memcpy(addr.sun_path, plugin.socket, n);
+  bool abstract = plugin.socket[0] == '@';
+  if (abstract) addr.sun_path[0] = '\0';
+  plugin.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
+  struct sdk_hello hello = {.head = head_of(SDK_HELLO), .round = plugin.round, .local_rank = plugin.local_rank};
+  snprintf(hello.release, sizeof(hello.release), "%s", RDZV_VERSION);
+  if (plugin.fd >= 0 && !connect(plugin.fd, (const struct sockaddr *)&addr, len) &&
+      send(plugin.fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello))
+    memset(plugin.sent, 0, sizeof(plugin.sent));
+  else
+    disconnect();
+}
+
+/* Whatever the agent says is for others; its end is the round's. */
+static void read_agent(void) {
+  union sdk_record r;
+  ssize_t n = 1;
+  while (plugin.fd >= 0 && n > 0) n = recv(plugin.fd, &r, sizeof(r), MSG_DONTWAIT);
+  if (plugin.fd < 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  disconnect();
+  plugin.tries = 0;
+}
+
+static void send_sums(void) {
+  for (unsigned i = 0; i < METER_GROUPS && plugin.fd >= 0; i++) {
+    struct meter_group *g = plugin.groups[i];
+    if (!g || !g->used) continue;
+    struct sdk_pace p = {.head = head_of(SDK_PACE),
+                         .group = atomic_load(&g->sums.hash) & INT64_MAX,
+                         .rank = atomic_load(&g->sums.rank),
+                         .size = g->sums.size,
+                         .collectives = atomic_load(&g->sums.collectives),
+                         .waited_us = atomic_load(&g->sums.waited_ns) / 1000,
+                         .sent_bytes = atomic_load(&g->sums.sent_bytes),
+                         .sending_us = atomic_load(&g->sums.sending_ns) / 1000,
+                         .pairs = atomic_load(&g->sums.pairs)};
+    if (!p.group || p.collectives == plugin.sent[i]) continue;
+    if (send(plugin.fd, &p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(p)) plugin.sent[i] = p.collectives;
+  }
+}
+
+static void set_mask(int mask) {
+  int *to = plugin.mask;
+  if (to) __atomic_store_n(to, mask, __ATOMIC_RELAXED);
+}
+
+static void *report(void *unused) {
+  pthread_mutex_lock(&plugin.lock);
+  while (!plugin.quit) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += SEND_EVERY_MS / 1000;
+    pthread_cond_timedwait(&plugin.wake, &plugin.lock, &until);
+    if (!plugin.quit) set_mask(plugin.wanted);
+    connect_agent();
+    read_agent();
+    send_sums();
+  }
+  pthread_mutex_unlock(&plugin.lock);
+  return NULL;
+}
+
+/* The environment is read in NCCL's call, where the program expects that. */
+static void read_place(void) {
+  const char *socket = getenv("RDZV_AGENT_SOCKET"), *round = getenv("RDZV_ROUND"), *rank = getenv("RDZV_LOCAL_RANK");
+  uint32_t number = round ? (uint32_t)strtoul(round, NULL, 10) : 0;
+  snprintf(plugin.socket, sizeof(plugin.socket), "%s", socket && round && rank ? socket : "");
+  plugin.local_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
+  if (plugin.round != number) disconnect();
+  plugin.round = number;
+  plugin.tries = TRIES;
+}
+
+static void begin_thread(void) {
+  sigset_t all, before;
+  pthread_attr_t attr;
+  pthread_condattr_t clock;
+  plugin.quit = false;
+  pthread_condattr_init(&clock);
+  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+  pthread_cond_init(&plugin.wake, &clock);
+  pthread_condattr_destroy(&clock);
+  sigfillset(&all);
+  pthread_attr_init(&attr);
+  pthread_attr_setstacksize(&attr, 128 * 1024);
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
+  plugin.running = pthread_create(&plugin.thread, &attr, report, NULL) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attr);
+}
+
+/* NCCL. ------------------------------------------------------------------------------------------------------------ */
+
+static struct meter_group *group_of(unsigned index) {
+  struct meter_group *g = index < METER_GROUPS ? __atomic_load_n(&plugin.groups[index], __ATOMIC_ACQUIRE) : NULL;
+  return g && g->used ? g : NULL;
+}
+
+static struct meter_group *group_of_context(void *context, unsigned *index) {
+  *index = (uintptr_t)context <= METER_GROUPS ? (unsigned)(uintptr_t)context - 1 : METER_GROUPS;
+  return context ? group_of(*index) : NULL;
+}
+
+static ncclResult_t init_group(void **context, int *mask, unsigned version, uint64_t hash, int size, int rank) {
+  pthread_mutex_lock(&plugin.lock);
+  unsigned i = 0;
+  while (i < METER_GROUPS && plugin.groups[i] && plugin.groups[i]->used) i++;
+  struct meter_group *g = i == METER_GROUPS ? NULL : plugin.groups[i] ? plugin.groups[i] : calloc(1, sizeof(*g));
+  *context = NULL;
+  if (g) {
+    uint64_t next_coll = g->next_coll, next_step = g->next_step; /* handles of the one before name nothing */
+    memset(&g->sums, 0, sizeof(g->sums));
+    g->version = version;
+    g->next_coll = next_coll;
+    g->next_step = next_step;
+    g->sums.hash = hash;
+    g->sums.rank = (uint32_t)rank;
+    g->sums.size = (uint32_t)size;
+    g->used = true;
+    plugin.sent[i] = 0;
+    plugin.n_used++;
+    __atomic_store_n(&plugin.groups[i], g, __ATOMIC_RELEASE);
+    *context = (void *)(uintptr_t)(i + 1);
+    plugin.mask = mask;
+    plugin.wanted = ncclProfileColl | ncclProfileProxyOp | ncclProfileProxyStep;
+    if (version < 3) plugin.wanted |= ncclProfileP2p;
+    if (version >= 3) plugin.wanted |= ncclProfileKernelCh;
+    set_mask(plugin.wanted);
+    read_place();
+    if (!plugin.running && plugin.socket[0]) begin_thread();
+  }
+  pthread_mutex_unlock(&plugin.lock);
+  return 0;
+}
+
+static ncclResult_t finalize(void *context) {
+  unsigned index;
+  pthread_mutex_lock(&plugin.lock);
+  pthread_t thread = plugin.thread;
+  struct meter_group *g = group_of_context(context, &index);
+  if (g) {
+    connect_agent();
+    send_sums(); /* its last ones */
+    g->used = false;
+    plugin.n_used--;
+  }
+  /* NCCL unloads this library behind the last one. */
+  bool join = plugin.running && !plugin.n_used;
+  if (join) {
+    plugin.quit = true;
+    plugin.running = false;
+    plugin.mask = NULL;
+    pthread_cond_signal(&plugin.wake);
+  }
+  pthread_mutex_unlock(&plugin.lock);
+  if (!join) return 0;
+  pthread_join(thread, NULL);
+  pthread_mutex_lock(&plugin.lock);
+  pthread_cond_destroy(&plugin.wake);
+  disconnect();
+  pthread_mutex_unlock(&plugin.lock);
+  return 0;
+}
+
+/* What the versions have in common. A context or parent from another process (proxies work for each other) is told by
+ * the pid: it must not be looked up. */
+static ncclResult_t begin_event(void *context, void **out, uint64_t type, void *parent, int rank,
+                                const union nccl_profiler_detail *of) {
+  unsigned index;
+  uint64_t from = (uintptr_t)parent, h = 0;
+  *out = NULL;
+  if (type == ncclProfileProxyStep) { /* the most frequent one */
+    struct meter_group *of_parent = from ? group_of(meter_index(from)) : NULL;
+    if (of_parent) h = meter_step(of_parent, from);
+    *out = (void *)(uintptr_t)h;
+    return 0;
+  }
+  if (type == ncclProfileProxyOp && of->proxyOp.pid != getpid()) return 0;
+  struct meter_group *g = group_of_context(context, &index);
+  if (!g) return 0;
+  switch (type) {
+  case ncclProfileColl:
+    if (g->version < 4 && !atomic_load_explicit(&g->sums.hash, memory_order_relaxed)) {
+      g->sums.rank = (uint32_t)rank;
+      g->sums.hash = of->coll.commHash;
+    }
+    h = meter_collective(g, index);
+    break;
+  case ncclProfileP2p: g->sums.pairs = true; break;
+  case ncclProfileKernelCh: h = meter_kernel(g, from, g->version >= 4 ? of->kernelCh.pTimer : now_ns()); break;
+  case ncclProfileProxyOp:
+    h = meter_proxy(g, from, of->proxyOp.isSend != 0, of->proxyOp.chunkSize > 0 ? (uint64_t)of->proxyOp.chunkSize : 0);
+    break;
+  case ncclProfileGroupApi:
+    if (g->version >= 5 && of->groupApi.graphCaptured) set_mask(0);
+    break;
+  default: break;
+  }
+  *out = (void *)(uintptr_t)h;
+  return 0;
+}
+
+static ncclResult_t start_v1(void *context, void **out, struct nccl_profiler_descr_v1 *d) {
+  return begin_event(context, out, d->type, d->parentObj, d->rank, &d->of);
+}
+
+static ncclResult_t start_v5(void *context, void **out, struct nccl_profiler_descr_v5 *d) {
+  return begin_event(context, out, d->type, d->parentObj, d->rank, &d->of);
+}
+
+static ncclResult_t stop(void *event) {
+  uint64_t h = (uintptr_t)event;
+  struct meter_group *g = group_of(meter_index(h));
+  if (g && meter_needs_stop(g, h)) meter_stop(g, h, now_ns());
+  return 0;
+}
+
+static ncclResult_t record(void *event, int state, union nccl_profiler_state_args *args) {
+  uint64_t h = (uintptr_t)event;
+  struct meter_group *g = group_of(meter_index(h));
+  if (!g) return 0;
+  if (state == ncclProfilerProxyStepSendWait)
+    meter_step_sends(g, h, g->version >= 4 && args ? args->proxyStep.transSize : 0, now_ns());
+  else if (state == ncclProfilerKernelChStop && g->version >= 4 && args)
+    meter_stop(g, h, args->kernelCh.pTimer);
+  return 0;
+}
+
+static ncclResult_t init_v1(void **context, int *mask) {
+  return init_group(context, mask, 1, 0, 0, 0);
+}
+
+static ncclResult_t init_v3(void **context, int *mask) {
+  return init_group(context, mask, 3, 0, 0, 0);
+}
+
+static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int size, int rank,
+                            void *log) {
+  return init_group(context, mask, 4, hash, size, rank);
+}
+
+static ncclResult_t init_v5(void **context, uint64_t hash, int *mask, const char *name, int nodes, int size, int rank,
+                            void *log) {
+  return init_group(context, mask, 5, hash, size, rank);
+}
+
+#define CALLS(version)                                                                                                 \
+  .startEvent = start_##version, .stopEvent = stop, .recordEventState = record, .finalize = finalize
+EXPORT struct ncclProfiler_v1 ncclProfiler_v1 = {"rdzv", init_v1, CALLS(v1)};
+EXPORT struct ncclProfiler_v1 ncclProfiler_v2 = {"rdzv", init_v1, CALLS(v1)};
+EXPORT struct ncclProfiler_v1 ncclProfiler_v3 = {"rdzv", init_v3, CALLS(v1)};
+EXPORT struct ncclProfiler_v4 ncclProfiler_v4 = {"rdzv", init_v4, CALLS(v1)};
+EXPORT struct ncclProfiler_v5 ncclProfiler_v5 = {"rdzv", init_v5, CALLS(v5)};
+EXPORT struct ncclProfiler_v5 ncclProfiler_v6 = {"rdzv", init_v5, CALLS(v5)};

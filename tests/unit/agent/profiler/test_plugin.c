@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/profiler: a stand-in for NCCL drives librdzv-nccl-profiler.so through each version of its interface, and the agent's
+ * end of the socket gets the sums. */
+
+#include "agent/sdk/server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "tests/rig/profiled_nccl.h"
+#include "tests/rig/unit.h"
+
+enum { MS = 1000000 };
+
+static struct sdk_server *agent;
+static uint64_t begun_ns;
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void sleep_until(uint64_t ns) {
+  struct timespec t = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static void open_agent(void) {
+  struct err e;
+  assert_int_equal(sdk_server_create(&agent, NULL, &e), 0);
+  struct sdk_welcome workers[4];
+  memset(workers, 0, sizeof(workers));
+  for (uint32_t i = 0; i < 4; i++) workers[i] = (struct sdk_welcome){.rank = i, .local_rank = i, .round = 3};
+  sdk_server_open_round(agent, workers, 4);
+  setenv("RDZV_AGENT_SOCKET", sdk_server_name(agent), 1);
+  setenv("RDZV_ROUND", "3", 1);
+  setenv("RDZV_LOCAL_RANK", "2", 1);
+  begun_ns = now_ns();
+}
+
+/* The last PACE of the group, which the library has sent before it was closed. Zeros: none. */
+static struct sdk_pace last_pace(uint64_t group) {
+  struct sdk_pace last = {.group = 0};
+  struct sdk_event ev;
+  for (int i = 0; i < 100; i++) {
+    sdk_server_work(agent);
+    while (sdk_server_next(agent, &ev)) {
+      assert_int_not_equal(ev.kind, SDK_EVENT_TROUBLE);
+      if (ev.kind == SDK_EVENT_PACE) assert_int_equal(ev.local_rank, 2);
+      if (ev.kind == SDK_EVENT_PACE && ev.pace.group == group) last = ev.pace;
+    }
+  }
+  return last;
+}
+
+static void close_agent(void) {
+  sdk_server_destroy(agent);
+  agent = NULL;
+}
+
+UNIT_TEST(test_each_version) {
+  for (int version = 1; version <= PROFILED_VERSIONS; version++) {
+    open_agent();
+    struct profiled_comm *c = profiled_open(PLUGIN, version, 77, 16, 5);
+    assert_non_null(c);
+    assert_true(profiled_mask(c) & 2);
+    assert_int_equal(!!(profiled_mask(c) & 64), version >= 3);
+    bool by_calls = version < 4; /* then the time of a call counts */
+    for (uint64_t i = 0; i < 16; i++) {
+      uint64_t at = by_calls ? now_ns() : 5000000000 + i * 20 * MS;
+      struct profiled_collective k = {.entered_ns = at + MS,
+                                      .left_ns = at + 3 * MS,
+                                      .channels = 4,
+                                      .sends = 2,
+                                      .send_ns = MS / 2,
+                                      .send_bytes = 4096,
+                                      .wait_until = by_calls ? sleep_until : NULL};
+      profiled_collective(c, &k);
+    }
+    profiled_pair(c);
+    profiled_close(c);
+    struct sdk_pace p = last_pace(77);
+    assert_int_equal(p.rank, 5);
+    assert_int_equal(p.size, version >= 4 ? 16 : 0);
+    assert_int_equal(p.collectives, 16);
+    assert_true(p.pairs);
+    if (by_calls)
+      assert_true(p.waited_us >= 16 * 1500 && p.waited_us < (now_ns() - begun_ns) / 1000);
+    else
+      assert_int_equal(p.waited_us, 16 * 2000);
+    assert_int_equal(p.sent_bytes, 2 * 2 * 4096); /* of two collectives of 16 */
+    close_agent();
+  }
+}
+
+/* Communicators come and go, and each has its own sums. */
+UNIT_TEST(test_several_communicators) {
+  open_agent();
+  struct profiled_comm *a = profiled_open(PLUGIN, 6, 1, 4, 0), *b = profiled_open(PLUGIN, 6, UINT64_MAX, 8, 7);
+  for (uint64_t i = 0; i < 3000; i++) {
+    profiled_collective(a, &(struct profiled_collective){.entered_ns = i + 1, .left_ns = i + 1001, .channels = 1});
+    profiled_collective(b, &(struct profiled_collective){.entered_ns = i + 1, .left_ns = i + 5001, .channels = 2});
+  }
+  profiled_close(a);
+  struct profiled_comm *other = profiled_open(PLUGIN, 6, 3, 2, 1); /* in its place */
+  profiled_collective(other, &(struct profiled_collective){.entered_ns = 1, .left_ns = 9000001, .channels = 1});
+  profiled_close(other);
+  profiled_close(b);
+  struct sdk_pace p = last_pace(INT64_MAX);
+  assert_int_equal(p.collectives, 3000);
+  assert_int_equal(p.waited_us, 3000 * 5);
+  close_agent();
+}
+
+UNIT_TEST(test_strays) {
+  for (int version = 1; version <= PROFILED_VERSIONS; version++) {
+    open_agent();
+    struct profiled_comm *c = profiled_open(PLUGIN, version, 9, 2, 1);
+    profiled_strays(c);
+    profiled_close(c);
+    assert_int_equal(last_pace(9).collectives, 0);
+    close_agent();
+  }
+}
+
+/* No event is asked for while a graph is captured; a second later they are asked for again. */
+UNIT_TEST(test_a_captured_graph) {
+  open_agent();
+  struct profiled_comm *c = profiled_open(PLUGIN, 6, 9, 2, 1);
+  int mask = profiled_mask(c);
+  profiled_capture(c);
+  assert_int_equal(profiled_mask(c), 0);
+  for (int i = 0; i < 1000 && !profiled_mask(c); i++) sleep_until(now_ns() + 10 * MS);
+  assert_int_equal(profiled_mask(c), mask);
+  profiled_close(c);
+  close_agent();
+}
+
+/* Without an agent, with one that is gone, and in a round that is over: training goes on, and nothing is told. */
+UNIT_TEST(test_without_an_agent) {
+  struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
+  open_agent();
+  setenv("RDZV_ROUND", "2", 1);
+  struct profiled_comm *c = profiled_open(PLUGIN, 6, 9, 2, 1);
+  profiled_collective(c, &k);
+  profiled_close(c);
+  sdk_server_work(agent);
+  sdk_server_work(agent);
+  struct sdk_event ev;
+  while (sdk_server_next(agent, &ev)) assert_int_not_equal(ev.kind, SDK_EVENT_PACE);
+  close_agent();
+  static const char *const sockets[] = {"@nobody-listens-here", "", "x", NULL};
+  for (size_t i = 0; i < sizeof(sockets) / sizeof(*sockets); i++) {
+    if (sockets[i])
+      setenv("RDZV_AGENT_SOCKET", sockets[i], 1);
+    else
+      unsetenv("RDZV_AGENT_SOCKET");
+    c = profiled_open(PLUGIN, 5, 9, 2, 1);
+    profiled_collective(c, &k);
+    profiled_close(c);
+  }
+}
