@@ -67,6 +67,7 @@ enum {
   F(CLASS, "class", STR, "`hint`, `suspect` or `certain`")                                                             \
   F(VALUE, "value", STR, "that node's value")                                                                          \
   F(USUAL, "usual", STR, "that of the others")                                                                         \
+  F(COST, "cost", NUM, "the part of the time that others wait for it, 0 to 1")                                         \
   F(DROPPED, "dropped", INT, "events that were lost")                                                                  \
   F(MESSAGE, "message", STR, "a sentence for people")
 
@@ -121,6 +122,10 @@ _Static_assert(EVENT_FIELD_COUNT <= 64, "one bit for each field");
     "A worker hangs. Its round stops next. `duration_ms`: since its last sign of progress.",                            \
     EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) | EVENT_HAS(PID) |     \
         EVENT_HAS(DEVICE) | EVENT_HAS(STEP) | EVENT_HAS(OF) | EVENT_HAS(DURATION_MS))                                   \
+  X(RANK_SLOW, "rdzv.rank.slow", WORKER, "The other ranks wait for this one, or for all of its host.",                  \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) | EVENT_HAS(COST))     \
+  X(RANK_KEEPS_UP, "rdzv.rank.keeps_up", WORKER, "A slow rank keeps up with the others again.",                         \
+    EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK))                       \
   X(ROUND_FAILED, "rdzv.round.failed", AGENT, "A round has failed. This is its verdict.",                               \
     EVENT_HAS(CAUSE) | EVENT_HAS(HOSTNAME) | EVENT_HAS(GROUP_RANK) | EVENT_HAS(GLOBAL_RANK) | EVENT_HAS(LOCAL_RANK) |   \
         EVENT_HAS(PID) | EVENT_HAS(DEVICE) | EVENT_HAS(SIGNAL) | EVENT_HAS(EXIT_CODE) | EVENT_HAS(RAW_ERROR) |          \

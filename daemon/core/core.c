@@ -67,6 +67,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
     break;
   }
   case MSG_PROGRESS: member_note_progress(m, &ev->msg->progress, ev->now_ms); break;
+  case MSG_PACE: member_note_pace(m, &ev->msg->rank_paces, ev->now_ms); break;
   case MSG_MINTED:
     if (minted_is_sound(ev->msg)) {
       job_ids_minted(m->job, m, ev->msg, ev->now_ms);

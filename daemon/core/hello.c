@@ -104,6 +104,7 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(lease_ms, "--lease", " ms")
   CHECK(hang_timeout_ms, "--hang-timeout", " ms")
   CHECK(exclude_after, "--exclude-after", "")
+  CHECK(slow_limit, "--slow-limit", " %")
   CHECK(repeat_limit, "--repeat-limit", "")
 #undef CHECK
 #define CHECK(field, option)                                                                                           \

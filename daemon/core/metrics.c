@@ -209,6 +209,17 @@ static void put_row(struct buf *out, enum metric metric, const struct row *r) {
     put_seconds(out, (uint64_t)p->left_ms);
     break;
   case METRIC_ODD: put_odd(out, r); break;
+  case METRIC_SLOW_RANKS: {
+    size_t found;
+    job_slow_ranks(j, &found);
+    if (j->slow) put_number(out, metric, r, NULL, NULL, (int64_t)found);
+    break;
+  }
+  case METRIC_SLOW_COST:
+    if (!j->slow) break;
+    put_series(out, metric, r, NULL, NULL);
+    buf_printf(out, "%.3f\n", (double)job_slow_permille(j) / 1000);
+    break;
   default: break;
   }
 }

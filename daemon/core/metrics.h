@@ -39,6 +39,9 @@ struct member;
   M(LEFT, rdzv_time_left_seconds, gauge, "", "Time to the last step at the usual pace. None while a node is late.")    \
   M(ODD, rdzv_node_odd_facts, gauge, "host fact class",                                                                \
     "Places on the node where this fact is odd. Nodes that are like the others have no series.")                       \
+  M(SLOW_RANKS, rdzv_slow_ranks, gauge, "", "Ranks for which the others wait, while a round runs.")                    \
+  M(SLOW_COST, rdzv_slow_rank_cost_ratio, gauge, "",                                                                   \
+    "The part of the time that the others wait for the slowest rank.")                                                 \
   M(RECOVERY, rdzv_recovery_seconds, histogram, "phase -", "Time from a failure to the next round, by phase.")         \
   M(EXCLUDED, rdzv_excluded_hosts, gauge, "-",                                                                         \
     "Hosts that new rounds leave out where they can, because several jobs have failed there.")                         \

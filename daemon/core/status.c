@@ -162,6 +162,20 @@ static json_t *job_to_json(const struct core *c, const struct job *j, bool histo
   json_object_set_new(v, "goodput", goodput_seconds_json(&g));
   json_object_set_new(v, "progress", progress_to_json(j, now_ms));
   json_object_set_new(v, "odd", nodes_findings_json(j, NULL, ODD_SHOWN_MAX));
+  size_t n_slow;
+  const struct slow_rank *slow = job_slow_ranks(j, &n_slow);
+  json_t *slow_list = json_array();
+  for (size_t i = 0; i < n_slow; i++) {
+    struct buf text = BUF_INIT;
+    job_slow_sentence(j, &slow[i], &text);
+    json_array_append_new(slow_list,
+                          json_pack("{s:I,s:I,s:s,s:i,s:I,s:o}", "rank", (json_int_t)slow[i].rank, "node_rank",
+                                    (json_int_t)slow[i].node, "by", slow[i].by == SLOW_BY_WIRE ? "wire" : "work",
+                                    "permille", slow[i].permille, "for_ms", (json_int_t)(now_ms - slow[i].since_ms),
+                                    "sentence", json_text(buf_text(&text))));
+    buf_finish(&text);
+  }
+  json_object_set_new(v, "slow_ranks", slow_list);
   if (history) json_object_set_new(v, "history", history_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -313,6 +327,8 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
     buf_puts(out, "; ");
   buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
   if (s->exclude_after) buf_printf(out, ", --exclude-after %lld", (long long)s->exclude_after);
+  if (s->slow_limit)
+    buf_printf(out, ", --slow-limit %lld,%llds", (long long)s->slow_limit, (long long)s->slow_limit_ms / 1000);
   if (s->hang_timeout_ms) buf_printf(out, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
   if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(out, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
   if (s->scale_up != SCALE_UP_NOW) buf_printf(out, ", --scale-up %s", scale_up_name(s->scale_up));
@@ -327,6 +343,16 @@ static void job_text(struct buf *out, const struct core *c, const struct job *j,
   progress_text(out, j, now_ms);
   size_t odd = job_count_odd(j);
   if (odd) buf_printf(out, "  %zu finding%s about its nodes: rdzvctl nodes %s\n", odd, odd == 1 ? "" : "s", j->id);
+  size_t n_slow;
+  const struct slow_rank *slow = job_slow_ranks(j, &n_slow);
+  for (size_t i = 0; i < n_slow; i++) {
+    if (job_slow_is_of_host(j, slow, i)) continue;
+    buf_puts(out, "  ");
+    job_slow_sentence(j, &slow[i], out);
+    buf_puts(out, ", for ");
+    buf_put_duration(out, now_ms - slow[i].since_ms);
+    buf_putc(out, '\n');
+  }
   const struct ended_round *p;
   for (size_t i = 0; (p = job_past(j, i)); i++) {
     buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);

@@ -275,6 +275,20 @@ void job_announce_pairs(struct job *j, bool found, uint64_t took_ms, const char 
   finish(j, &e, &text);
 }
 
+void job_announce_slow(struct job *j, int64_t node_rank, int64_t rank, int permille, struct buf *text) {
+  const struct member *m = job_find_rank(j, node_rank);
+  if (!j->announcer || !m) {
+    buf_finish(text);
+    return;
+  }
+  struct event e = begin(j, permille < 0 ? EVENT_RANK_KEEPS_UP : EVENT_RANK_SLOW, m->host);
+  event_rank(&e, EVENT_GROUP_RANK, node_rank);
+  event_rank(&e, EVENT_GLOBAL_RANK, rank);
+  event_rank(&e, EVENT_LOCAL_RANK, rank - m->rank_base);
+  if (permille >= 0) event_real(&e, EVENT_COST, (double)permille / 1000);
+  finish(j, &e, text);
+}
+
 void job_announce_refusal(struct job *j, const char *host, const char *why) {
   struct buf text = BUF_INIT;
   if (!j->announcer) return;

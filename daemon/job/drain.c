@@ -11,8 +11,8 @@
  * restart asks for that. drain --force ends it anyway.
  *
  * A drain by root or the daemon's user holds for all jobs. A drain by another user holds for that user's jobs. A drain
- * by --exclude-after N, after N charged failures there, holds for one incarnation of one job, and so does that of a bad
- * host (health.c). So no user can keep a
+ * by --exclude-after N, after N charged failures there, or by --slow-limit, holds for one incarnation of one job, and so does
+ * that of a bad host (health.c) or wire (pairs.c). So no user can keep a
  * host from another. Several may hold for one host, and each is lifted separately.
  *
  * The state file gets a line for each drain and each undrain. Drains are few, and looked up when a node joins or a

@@ -59,7 +59,8 @@ uint64_t job_pairs_until(const struct job *j);              /* the seal is held 
 void job_pairs_lost(struct job *j, const struct member *m); /* its connection */
 uint64_t job_pairs_deadline(const struct job *j);
 void job_pairs_tick(struct job *j, uint64_t now_ms);
-void job_pairs_readmit(struct job *j, uint64_t now_ms); /* FORMING, too few nodes are here: those that were left out may come */
+void job_pairs_readmit(struct job *j,
+                       uint64_t now_ms); /* FORMING, too few nodes are here: those that were left out may come */
 void job_pairs_destroy(struct job *j);
 
 /* grow.c */
@@ -107,6 +108,9 @@ void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_ve
 void job_judge_evidence(struct job *j);
 void job_forget_evidence(struct job *j);
 size_t job_evidence_groups(const struct job *j);
+
+/* pace.c */
+void job_forget_pace(struct job *j);
 
 /* repeat.c */
 /* At the settlement: compares the failure with the one before, and remembers it. True: it is a repeat. */
@@ -264,6 +268,8 @@ void job_announce_verdict(struct job *j, bool charged, uint64_t now_ms);  /* las
 void job_announce_drain(struct job *j, const struct member *m);           /* its `drained` has changed */
 void job_announce_host(struct job *j, const char *host, const char *why); /* suspicion.c excludes it now */
 void job_announce_pairs(struct job *j, bool found, uint64_t took_ms, const char *text);
+/* A rank is slow, and costs so much of the time; -1: it keeps up again. Takes text. */
+void job_announce_slow(struct job *j, int64_t node_rank, int64_t rank, int permille, struct buf *text);
 void job_announce_refusal(struct job *j, const char *host, const char *text);
 void job_announce_tick(struct job *j, uint64_t now_ms);
 uint64_t job_announce_deadline(const struct job *j);

@@ -644,6 +644,7 @@ void job_clear_round(struct job *j) {
   j->worker_deaths = 0;
   j->void_round = j->drilled = false;
   job_forget_evidence(j);
+  job_forget_pace(j);
 }
 
 static void free_map(struct map *m) {

@@ -30,11 +30,13 @@
  *   announce.c             events, for --events
  *   rebuild_from_agents.c  a daemon that comes back
  *   health.c               what nodes say about their hardware, and hosts that are odd
+ *   pace.c                 ranks for which others wait
  *   goodput.c              what the job's time went to; the account itself: daemon/goodput
  *   state_line.c           the lines of the state file
  *   jobs.c                 all jobs of one daemon, and what they share */
 
 #include "common/map.h"
+#include "daemon/goodput/slow_ranks.h"
 #include "daemon/job/jobs.h"
 
 struct announcer;
@@ -45,6 +47,7 @@ struct goodput_book;
 struct job_health;
 struct fleet_node;
 struct job_pairs;
+struct job_slow;
 
 /* A member's phase in the current round. */
 enum member_state {
@@ -319,6 +322,7 @@ struct job {
   struct quorum *quorum;          /* who lets this daemon decide: in_charge.c */
   struct claim *claim;            /* of the next round: claim.c; NULL: none was ever tried */
   struct goodput_book *goodput;   /* goodput.c */
+  struct job_slow *slow;          /* pace.c; NULL: no worker has reported its collectives in this round */
   struct announcer *announcer;    /* announce.c; NULL: nobody wants events */
   struct job_health *health;      /* health.c; NULL: no node has said facts */
   struct job_pairs *pairs;        /* the last pair check: pairs.c; NULL: there was none */
@@ -447,6 +451,7 @@ void job_away(struct job *j, struct member *m, uint64_t now_ms);   /* the same, 
 /* Progress. */
 void member_note_progress(struct member *m, const struct progress *p, uint64_t now_ms); /* if it is of this round */
 void member_clear_progress(struct member *m);                                           /* another round begins */
+void member_note_pace(struct member *m, const struct rank_paces *p, uint64_t now_ms);   /* the same */
 /* Since the step rose of the worker for which that is longest ago; UINT64_MAX: none has reported a step. */
 uint64_t member_progress_age_ms(const struct member *m, uint64_t now_ms);
 /* The same of one worker, as far as it is known: a laggard has its own age. */
@@ -525,6 +530,12 @@ void job_announce_progress(const struct member *m);                         /* P
 void job_notice(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* For people. */
+/* The slow ranks, in order. job_slow_ranks may return NULL if there are none. */
+const struct slow_rank *job_slow_ranks(const struct job *j, size_t *n);
+int job_slow_permille(const struct job *j); /* of the time: what the slowest costs; 0: none is slow */
+void job_slow_sentence(const struct job *j, const struct slow_rank *r, struct buf *out); /* of its host if all are */
+bool job_slow_is_of_host(const struct job *j, const struct slow_rank *v,
+                         size_t i);                        /* an earlier one has that sentence */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */
 const struct ended_round *job_past(const struct job *j, size_t ago); /* 0: the last; NULL: there is none */
 void job_budget_text(const struct job *j, uint64_t now_ms, struct buf *out);
