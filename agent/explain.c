@@ -116,6 +116,8 @@ void agent_options_explain(const struct agent_options *o, const struct options_t
   put_text(out, "after-finish", after_finish_name(o->after_finish));
   put_number(out, "exclude-after", o->exclude_after);
   put_text(out, "pair-check", pair_check_name(o->pair_check));
+  put_seconds(out, "slow-ranks", o->slow_ranks_ms);
+  put_known(out, "slow-limit", o->slow_limit.percent != 0, o->slow_limit.percent);
   put_seconds(out, "stop-timeout", o->stop_timeout_ms);
   put_seconds(out, "lease", o->lease_ms);
   if (o->orphan_grace_ms == INT64_MAX)

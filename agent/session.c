@@ -42,6 +42,7 @@
 #include "agent/workers/round.h"
 #include "agent/workers/signals.h"
 #include "common/system/clock.h"
+#include "common/system/command.h"
 #include "common/system/file.h"
 #include "common/exit_codes.h"
 #include "common/sinks/event_sinks.h"
@@ -96,7 +97,7 @@ struct session {
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *death_report;
-  char *daemon_log;
+  char *daemon_log, *profiler;
   bool stepping, exiting, suspended, pool_is_due;
   bool leaving; /* exiting, and nobody reads the last lines any more */
   bool ended;   /* the job, as the mind has heard; else it goes on without this agent */
@@ -515,6 +516,7 @@ static bool close_all(struct session *s) {
   supervisor_effects_finish(&s->effects);
   bytes_unref(s->death_report);
   free(s->daemon_log);
+  free(s->profiler);
   return uv_loop_close(&s->loop) == 0;
 }
 
@@ -529,7 +531,9 @@ static bool is_loopback(const struct endpoint *ep) {
 static int open_round(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
+  s->profiler = c->settings.slow_ranks_ms ? command_library("librdzv-nccl-profiler.so", "profiler/") : NULL;
   s->env = (struct env_job){
+      .profiler = s->profiler,
       .run_id = c->job,
       .workers = c->workers,
       .first = s->o->placed->first,

@@ -39,7 +39,7 @@ void options_rest_from_cluster(struct settling *s);
 typedef int option_reader_fn(const char *text, void *field, struct err *e);
 option_reader_fn option_nnodes, option_hosts, option_nproc, option_endpoint, option_claim, option_id, option_role,
     option_node_addr, option_directory, option_std_map, option_rank_set, option_filters, option_signals, option_warm,
-    option_orphan_grace, option_hang_watch, option_event_names, option_rdzv_conf;
+    option_orphan_grace, option_slow_limit, option_hang_watch, option_event_names, option_rdzv_conf;
 
 /* Appends a sentence to o->notes. */
 void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

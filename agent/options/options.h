@@ -159,9 +159,13 @@ struct agent_options {
   enum nccl_ids nccl_ids;
   enum pair_check pair_check;
   const char *nccl_library; /* NULL: rdzv-nccl searches it */
-  int64_t exclude_after;    /* charged failures on one host; 0: never */
-  int64_t repeat_limit;     /* repeats of a failure until the job ends; 0: never */
-  int64_t store_port;       /* MASTER_PORT; 0: a free port each round */
+  int64_t slow_ranks_ms;    /* 0: nothing is measured */
+  struct slow_limit {
+    int64_t percent, time_ms; /* percent 0: none */
+  } slow_limit;
+  int64_t exclude_after; /* charged failures on one host; 0: never */
+  int64_t repeat_limit;  /* repeats of a failure until the job ends; 0: never */
+  int64_t store_port;    /* MASTER_PORT; 0: a free port each round */
   enum hosting hosting;
 
   const char *role;        /* ROLE_NAME; "default" */

@@ -240,6 +240,19 @@ int option_orphan_grace(const char *text, void *field, struct err *e) {
   return *ms > TIMEOUT_MAX_MS ? err_set(e, -EINVAL, "write a time of at most 7 days, or forever") : 0;
 }
 
+int option_slow_limit(const char *text, void *field, struct err *e) {
+  struct slow_limit *limit = field, got = {.time_ms = 600000};
+  char percent[8];
+  size_t n = strcspn(text, ",");
+  snprintf(percent, sizeof(percent), "%.*s", (int)n, text);
+  if (n >= sizeof(percent) || parse_int(percent, 1, 100, &got.percent, NULL) ||
+      (text[n] && (parse_duration_ms(text + n + 1, &got.time_ms, NULL) || got.time_ms > TIMEOUT_MAX_MS)))
+    return err_set(e, -EINVAL,
+                   "write PERCENT or PERCENT,TIME: from 1 to 100, and a time of at most 7 days, as in 20,10m");
+  *limit = got;
+  return 0;
+}
+
 int option_hang_watch(const char *text, void *field, struct err *e) {
   static const char *const words[] = {[HANG_AUTO] = "auto", [HANG_SDK] = "sdk", [HANG_OUTPUT] = "output"};
   bool file = strncmp(text, "file:", 5) == 0 && text[5];

@@ -23,6 +23,7 @@ struct env_job {
   const struct device *alone; /* the one device that this worker sees; NULL: all, as inherited */
   const char *error_file;     /* of this worker; NULL: none */
   const char *ras_addr;       /* NCCL_RAS_ADDR unless it is inherited; NULL: none */
+  const char *profiler;       /* NCCL_PROFILER_PLUGIN unless it is inherited; NULL: none */
   bool worker_store;          /* rank 0 serves the store, not this agent */
   bool virtual_local_rank;    /* LOCAL_RANK is 0 for all */
   const char *nccl_library;   /* RDZV_NCCL_LIBRARY; NULL: as inherited */

@@ -126,6 +126,19 @@ char *command_companion(const char *name, const char *built, const char *path, s
   return file;
 }
 
+char *command_library(const char *name, const char *built) {
+  const char *const places[] = {"", built, RDZV_HELPERS};
+  char dir[PATH_MAX];
+  int n = own_folder(dir);
+  char *found = NULL;
+  for (size_t i = 0; n > 0 && i < sizeof(places) / sizeof(*places) && !found; i++) {
+    char *file = xasprintf("%.*s%s%s", n, dir, places[i], name);
+    if (access(file, R_OK) == 0) found = trust_resolve(file, NULL);
+    free(file);
+  }
+  return found;
+}
+
 char *command_data(const char *name, const char *built, struct err *e) {
   const char *const places[][2] = {{RDZV_DATA, name}, {"", built}};
   char dir[PATH_MAX];

@@ -26,6 +26,9 @@ char *command_companion(const char *name, const char *built, const char *path, s
 /* The file `name` of this installation's folder for data, or `built` (in a build tree, relative to this binary). Heap;
  * NULL: there is none of them, and where the first would be, in a sentence. */
 char *command_data(const char *name, const char *built, struct err *e);
+/* A library that other programs load, installed as a helper is; built: its folder in a build tree. Heap; NULL: there is
+ * none that can be trusted. */
+char *command_library(const char *name, const char *built);
 
 /* The Python of the virtual environment (pyvenv.cfg) or conda environment (conda-meta) in which this binary is
  * installed. Heap; NULL: it is installed elsewhere, or with a sentence: the environment is not to be trusted. */

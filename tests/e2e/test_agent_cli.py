@@ -13,7 +13,7 @@ BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
 AGENT = str(BUILD / "agent/rdzv-agent")
 
 OPTIONS = """nnodes expect nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts repeat-limit node-rank local-addr join-timeout last-call
-stop-timeout lease orphan-grace sole-agent scale-up after-finish exclude-after standalone log-dir verdict-file quiet verbose version help""".split()
+stop-timeout lease orphan-grace sole-agent scale-up after-finish exclude-after slow-ranks slow-limit standalone log-dir verdict-file quiet verbose version help""".split()
 
 
 def agent(*words, env=None, timeout=20, **kw):

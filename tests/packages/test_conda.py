@@ -23,7 +23,7 @@ build:
   noarch: generic
   script: install -D -m 644 stand-in $PREFIX/etc/conda/activate.d/{name}.sh
 """
-FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
+FILES = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd", "libexec/rdzv/librdzv-nccl-profiler.so", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl", "etc/rdzv/agent.conf", "include/rdzv.h",
          "lib/librdzv.a", "lib/librdzv.so", "lib/librdzv.so.0", f"lib/librdzv.so.{VERSION}", "lib/pkgconfig/rdzv.pc"}
 
 

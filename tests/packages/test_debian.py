@@ -17,7 +17,7 @@ LIB = r"usr/lib/[a-z0-9_]+-linux-gnu/"
 # What is in which package, but for texts: programs and libraries.
 HAVE = {
     "rdzv-daemon": {"usr/bin/rdzvd", "usr/bin/rdzvctl", "usr/libexec/rdzv/rdzv-claim"},
-    "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-kubeflow", "usr/libexec/rdzv/rdzv-nccl"},
+    "rdzv-agent": {"usr/bin/rdzv-agent", "usr/libexec/rdzv/librdzv-nccl-profiler.so", "usr/libexec/rdzv/rdzv-devices", "usr/libexec/rdzv/rdzv-kubeflow", "usr/libexec/rdzv/rdzv-nccl"},
     "rdzv-trainer": {"usr/bin/rdzv-trainer"},
     "rdzv-trainer-cuda": {"LIB/rdzv/rdzv-cuda.so"},
     "librdzv0": {"LIB/librdzv.so.0", f"LIB/librdzv.so.{VERSION}"},

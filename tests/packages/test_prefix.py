@@ -19,7 +19,7 @@ import pages
 from harness import BUILD, TOP, VERSION, free_port
 
 PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
-HELPERS = {"libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"}
+HELPERS = {"libexec/rdzv/librdzv-nccl-profiler.so", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"}
 LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", f"LIB/librdzv.so.{VERSION}", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
 MODULE = "LIB/rdzv/rdzv-cuda.so"
 TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|rdzv/|doc/rdzv/|modulefiles/rdzv/)|lib/(systemd|sysusers.d)/"

@@ -26,7 +26,7 @@ def of(program, section):
 # What is in which package, but for the texts.
 HAVE = {
     "rdzv": {*of("rdzv-agent", 1), *of("rdzvctl", 1), *of("rdzvd", 8), "/usr/share/man/man7/rdzv.7", "/usr/share/rdzv", "/usr/share/rdzv/rdzv-agent.tcsh", "/usr/libexec/rdzv", "/usr/libexec/rdzv/rdzv-claim", "/usr/libexec/rdzv/rdzv-devices",
-             "/usr/libexec/rdzv/rdzv-kubeflow",
+             "/usr/libexec/rdzv/rdzv-kubeflow", "/usr/libexec/rdzv/librdzv-nccl-profiler.so",
              "/usr/libexec/rdzv/rdzv-nccl", "/etc/rdzv", "/etc/rdzv/agent.conf", "UNITS/rdzvd.service", "UNITS/rdzv-agent@.service", "/usr/lib/sysusers.d/rdzv.conf"},
     "rdzv-trainer": of("rdzv-trainer", 1),
     "rdzv-libs": {f"{LIB}/librdzv.so.0", f"{LIB}/librdzv.so.{VERSION}"},

@@ -159,7 +159,7 @@ def test_its_files(environment, tools):
     found = tools.files(environment)
     assert {"share/man/man1/rdzv-agent.1", "share/man/man1/rdzvctl.1", "share/man/man8/rdzvd.8", "share/man/man7/rdzv.7",
             "share/bash-completion/completions/rdzv-agent", "share/zsh/site-functions/_rdzv-agent", "share/fish/vendor_completions.d/rdzv-agent.fish", "share/rdzv/rdzv-agent.tcsh",
-            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl"} <= found
+            "bin/rdzv-agent", "bin/rdzvd", "bin/rdzvctl", "libexec/rdzv/rdzv-claim", "libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-kubeflow", "libexec/rdzv/rdzv-nccl", "libexec/rdzv/librdzv-nccl-profiler.so"} <= found
     assert {Path(f).name for f in found if ".dist-info/licenses/" in f and "/rdzv-" in f} == {"LICENSE", "LICENSE.libuv", "LICENSE-extra.libuv", "LICENSE.jansson", "LICENSE.libsodium"}
     (about,) = environment.glob("lib/python*/site-packages/rdzv-*.dist-info/METADATA")
     assert {"Author: rdzv developers", "Project-URL: Homepage, https://rdzv.invalid/"} <= set(about.read_text().splitlines())
