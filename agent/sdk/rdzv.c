@@ -247,6 +247,17 @@ int rdzv_resumed(struct rdzv *r, uint64_t step) {
   return rdzv_tell(r, &resumed, sizeof(resumed), "resumed");
 }
 
+int rdzv_waited(struct rdzv *r, uint64_t collectives, uint64_t waited_us) {
+  enum { ALL_RANKS = 1 }; /* the numbers of NCCL's communicators are hashes */
+  struct sdk_pace pace = {.head = rdzv_head_of(SDK_PACE),
+                          .group = ALL_RANKS,
+                          .rank = r->is.rank,
+                          .size = r->is.world_size,
+                          .collectives = collectives,
+                          .waited_us = waited_us};
+  return rdzv_tell(r, &pace, sizeof(pace), "waited");
+}
+
 uint64_t rdzv_saved_step(const struct rdzv *r) {
   return r->is.saved_step;
 }

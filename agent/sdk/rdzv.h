@@ -36,7 +36,7 @@
  * explains the failure. Every call that waits has a timeout in milliseconds; 0 or less does not wait. When it passes,
  * the call returns -ETIMEDOUT and the sentence names the ranks, keys or nodes that are missing.
  *
- * Threads. Any thread may call rdzv_progress, rdzv_resumed, rdzv_saving, rdzv_saved, rdzv_error and the functions of
+ * Threads. Any thread may call rdzv_progress, rdzv_resumed, rdzv_saving, rdzv_saved, rdzv_waited, rdzv_error and the functions of
  * the identity at any time, even while another thread waits in rdzv_exchange. The other functions of a context may be
  * called by one thread at a time. While rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no
  * other function may run.
@@ -180,6 +180,12 @@ RDZV_API int rdzv_saved(struct rdzv *r, uint64_t step);
  * checkpoint: rdzv_saved does. A worker that leaves its round no longer saves. Errors: as rdzv_done; without an agent
  * it does nothing. */
 RDZV_API int rdzv_saving(struct rdzv *r, bool on);
+
+/* Slow ranks. A worker whose collectives do not go through NCCL says how many of them have ended since its start, and how
+ * long it was in them in all, from its own entry to the end. Collectives are those of all ranks, in the same order on
+ * each. The rank that enters last is in them for the shortest time: the daemon names it if the others wait long enough.
+ * Call it once a second or so. Errors: as rdzv_done; without an agent it does nothing. */
+RDZV_API int rdzv_waited(struct rdzv *r, uint64_t collectives, uint64_t waited_us);
 /* The step of the last rdzv_saved on this node in an earlier round; 0 if there was none. Never fails. */
 RDZV_API uint64_t rdzv_saved_step(const struct rdzv *r);
 

@@ -32,6 +32,9 @@ class Ddp:
     def _parameters(self) -> List[torch.nn.Parameter]:
         return list(self._module._build_params_for_reducer()[0])
 
+    def first_parameter(self) -> torch.nn.Parameter:
+        return self._parameters()[0]
+
     def watch_order(self) -> None:
         """Before the first backward pass."""
         self._came = []

@@ -282,6 +282,12 @@ class Job:
             loss_now, rate = r.loss, r.rate
         self._context.report("progress", done, last, loss_now, rate)
 
+    def waited(self, collectives: int, seconds: float) -> None:
+        """Collectives of all ranks that have ended since this worker's start, and how long it was in them, from its own entry to their end.
+
+        The rank for which the others wait is named (--slow-ranks). NCCL's are measured anyway. Once a second is enough."""
+        self._context.report("waited", int(collectives), int(seconds * 1e6))
+
     def resumed(self, step: int) -> None:
         """Training goes on with the state after `step`: a checkpoint was loaded, or training begins (0). Call it before the first step.
 

@@ -49,6 +49,7 @@ _FUNCTIONS = {
     "resumed": (_int, _u64),
     "saving": (_int, _bool),
     "saved": (_int, _u64),
+    "waited": (_int, _u64, _u64),
     "saved_step": (_u64,),
     "can_rejoin": (_int,),
     "rejoin": (_int, _text, _int),
@@ -221,7 +222,7 @@ class Context:
             self._leave()
 
     def report(self, name: str, *arguments: Any) -> None:
-        """progress, resumed, saving or saved, from any thread at any time."""
+        """progress, resumed, saving, saved or waited, from any thread at any time."""
         self._enter()
         try:
             code = getattr(self.lib, "rdzv_" + name)(self._handle, *arguments)

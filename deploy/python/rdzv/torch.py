@@ -29,6 +29,7 @@ Each step is applied by all ranks or by none, and this rests on three properties
 
 So it does not matter how far which rank had come. Gradient accumulation, clipping and GradScaler are inside the step, and need no more."""
 
+import contextlib
 import copy
 import json
 import os
@@ -60,6 +61,7 @@ __all__ = ["Elastic", "Sampler", "Step", "Verify", "WrongPeer", "WrongResult", "
 
 WAIT_S = 600.0  # for ranks that start; their set-up may compile
 NCCL_LEAVES_S = 0.05  # how long a rank may take to leave by itself, before it is taken to wait for its GPU
+WAITED_EVERY_S = 1.0  # between two reports of waits
 SMALL = 64 * 1024  # bytes of an object's state that is copied at each step
 _LOST_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe", "timed out waiting", "socket closed", "connection refused",
                "nccl communicator was aborted", "application timeout caused pair closure")
@@ -147,6 +149,30 @@ class Step(int):
         self._job._report = {"loss": loss, "samples": samples}
 
 
+class _Waits:
+    """How long backward passes wait for the gradients of other ranks: from this rank's last own gradient to the update.
+
+    DDP computes the gradient of its first parameter last. NCCL's waits are seen in NCCL itself."""
+
+    def __init__(self, ddps: List[Ddp]) -> None:
+        self._ready: Optional[float] = None
+        self._steps, self._seconds, self._told = 0, 0.0, time.monotonic()
+        self.hooks = [d.first_parameter().register_hook(self._on_gradient) for d in ddps]
+
+    def _on_gradient(self, _: Any) -> None:
+        self._ready = time.monotonic()
+
+    def note_update(self) -> None:
+        if self._ready is None:
+            return
+        now = time.monotonic()
+        self._steps, self._seconds, self._ready = self._steps + 1, self._seconds + now - self._ready, None
+        if now - self._told >= WAITED_EVERY_S:
+            self._told = now
+            with contextlib.suppress(Error):  # the agent is gone: whoever needs it says so
+                _job.init().waited(self._steps, self._seconds)
+
+
 class Elastic:
     """Training that survives the loss of workers in place. All ranks make it alike, behind init_process_group().
 
@@ -176,6 +202,7 @@ class Elastic:
         self._watch: Optional[Watch] = None
         self._checkpoints: Optional[Checkpoints] = None
         self._hooks: List[Any] = []
+        self._waits: Optional[_Waits] = None
         self._report: Dict[str, Any] = {}
         self._done = 0  # steps that are complete
         self._begun: Optional[int] = None  # the last step, which is complete if it is less than _done
@@ -222,6 +249,9 @@ class Elastic:
             init_process_group()
         for o in self._optimizers:
             self._hooks += [o.register_step_pre_hook(self._before_update), o.register_step_post_hook(self._after_update)]
+        if not self._the_groups.uses_nccl:
+            self._waits = _Waits(self._ddps)
+            self._hooks += self._waits.hooks
         self._look_for_shards()
         if not _job.init().alone and not self._sharded:
             groups = self._the_groups
@@ -390,6 +420,8 @@ class Elastic:
             torch.cuda.current_stream().synchronize()  # the gradients are there, or a cut has ended the wait
         if self._cut():
             raise _Cut("the round ends")
+        if self._waits is not None:
+            self._waits.note_update()
         self._updating = True
 
     def _after_update(self, *_: Any) -> None:

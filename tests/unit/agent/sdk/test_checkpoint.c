@@ -156,6 +156,22 @@ UNIT_TEST(test_what_was_saved_outlives_the_round) {
   assert_int_equal(rig.troubles, 0);
 }
 
+/* The sums are the worker's own; all ranks have one group for them. */
+UNIT_TEST(test_waits_of_a_worker_without_nccl) {
+  join();
+  assert_int_equal(rdzv_waited(r, 40, 1500), 0);
+  assert_int_equal(rdzv_waited(r, 80, 3500), 0);
+  answers();
+  const struct sdk_pace *p = &rig.pace[0];
+  assert_true(p->group == 1 && p->rank == (uint32_t)rdzv_rank(r) && p->size == (uint32_t)rdzv_world_size(r));
+  assert_true(p->collectives == 80 && p->waited_us == 3500 && !p->pairs);
+  sdk_server_close_round(rig.s);
+  assert_true(rdzv_waited(r, 1, 1) < 0);
+  assert_string_equal(rdzv_error(r), "waited: round 4 is over");
+  leave();
+  assert_int_equal(rig.troubles, 0);
+}
+
 /* The agent measures the time, so the last step is there before it begins. */
 UNIT_TEST(test_a_worker_that_waits_for_a_checkpoint) {
   join();
