@@ -288,7 +288,7 @@ static const char *note_of(const json_t *job) {
     const char *s = text_of(json_object_get(job, keys[i]), "sentence");
     if (s[0]) return s;
   }
-  return "";
+  return text_of(json_array_get(json_object_get(job, "slow_ranks"), 0), "sentence");
 }
 
 /* A live job with lost nodes 6, without progress 5, between rounds 4, starting 3, fine 2; failed 1; done or moved 0. */

@@ -40,10 +40,10 @@ function jobView() {
   const head = el('div', { class: 'job-head' }, title, el('div', { class: 'state' }, badgeNode, facts, step.figure), step.track);
   const loss = chart('Loss', '', false);
   const speed = chart('Speed', ' samples/s', true);
-  const parts = { verdict: verdictCard(), stall: stallCard(), waiting: waitingCard(), nodes: nodesCard(), odd: oddCard(), time: timeCard(), rounds: roundsCard(), daemon: daemonCard(), drained: drainedCard() };
-  const { verdict, stall, waiting, nodes, odd, time, rounds, daemon, drained } = parts;
+  const parts = { verdict: verdictCard(), stall: stallCard(), slow: slowCard(), waiting: waitingCard(), nodes: nodesCard(), odd: oddCard(), time: timeCard(), rounds: roundsCard(), daemon: daemonCard(), drained: drainedCard() };
+  const { verdict, stall, slow, waiting, nodes, odd, time, rounds, daemon, drained } = parts;
   const curves = el('div', { class: 'curves' }, loss.node, speed.node);
-  const node = el('article', { class: 'job', 'aria-labelledby': 'h-job' }, head, verdict.node, stall.node, waiting.node, nodes.node, odd.node, curves, time.node, rounds.node, el('div', { class: 'pair' }, daemon.node, drained.node));
+  const node = el('article', { class: 'job', 'aria-labelledby': 'h-job' }, head, verdict.node, stall.node, slow.node, waiting.node, nodes.node, odd.node, curves, time.node, rounds.node, el('div', { class: 'pair' }, daemon.node, drained.node));
 
   return {
     node,
@@ -65,6 +65,7 @@ function jobView() {
       verdict.update(job, now);
       waiting.update(job);
       stall.update(job);
+      slow.update(job);
       step.update(job);
       nodes.update(job, isOver(job) ? 0 : later);
       odd.update(job, now);

@@ -158,6 +158,22 @@ function stallCard() {
   };
 }
 
+function slowCard() {
+  const head = el('h2', { id: 'h-slow' });
+  const list = el('ul', {});
+  const node = el('section', { class: 'card alert wait', 'aria-labelledby': 'h-slow' }, head, list);
+  return {
+    node,
+    update(job) {
+      const slow = (isRunning(job) && job.slow_ranks) || [];
+      show(node, slow.length > 0);
+      say(head, `${count(slow.length, 'slow rank')}`);
+      const sentences = [...new Set(slow.map((s) => s.sentence))]; /* a host's is that of all its ranks */
+      sync(list, sentences, (s) => s, () => el('li', { class: 'sentence' }), (li, s) => say(li, s));
+    },
+  };
+}
+
 /* What ends the round now, or has ended the job. */
 function verdictCard() {
   const head = el('h2', { id: 'h-verdict' });

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from test_page import browser, page  # noqa: F401  a fixture
 from test_rdzvctl_verbs import ask, d, hosts  # noqa: F401  fixtures
 
 WORKER = Path(os.environ["RDZV_BUILD"]) / "tests/e2e/pace-worker"
@@ -47,6 +48,15 @@ def test_a_slow_wire_is_named_and_recovers(rdzv, d):
         p.exit()
     names = [json.loads(line)["name"] for line in (rdzv.tmp / "events").read_text().splitlines()]
     assert names.index("rdzv.rank.slow") < names.index("rdzv.rank.keeps_up") < names.index("rdzv.job.ended"), names
+
+
+def test_the_page_shows_it(rdzv, d, browser):
+    agents = start(rdzv, d, "family", 6, 0, "work", 60)
+    browser.open(page(d))
+    browser.shows("1 slow rank", "#h-slow", 60)
+    browser.shows("rank 0 (", ".alert li.sentence")
+    assert ask(rdzv, "stop", "family").code == 0
+    assert [a.exit() for a in agents] == [77, 77]
 
 
 def test_slow_limit_leaves_the_host_out(rdzv, d, hosts):
