@@ -38,7 +38,8 @@ UNIT_TEST(test_others_have_none) {
 UNIT_TEST(test_the_trainers_are_others) {
 #define X(name, code, help)                                                                                            \
   assert_true(!exit_code_text(code) || (code) == EXIT_CODE_OK || (code) == EXIT_CODE_USAGE ||                          \
-              (code) == EXIT_CODE_SYSTEM || (code) == EXIT_CODE_PREEMPTED);
+              (code) == EXIT_CODE_SYSTEM || (code) == EXIT_CODE_PREEMPTED || (code) == EXIT_CODE_OTHER_HOST ||         \
+              (code) == EXIT_CODE_WRONG_RESULT);
   TRAINER_EXIT_LIST(X)
 #undef X
 }
