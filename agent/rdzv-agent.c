@@ -579,7 +579,7 @@ int main(int argc, char **argv) {
   cluster_finish(&p.id.cluster);
   opts_file_finish(&p.conf);
   if (p.launches) launch_finish(&p.launch);
-  if (!p.options.command) free(p.command[0]);
+  if (p.command && !p.options.command) free(p.command[0]);
   free(p.command);
   return code;
 }

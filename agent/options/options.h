@@ -147,8 +147,8 @@ struct agent_options {
   bool sole_agent;
   /* how long to wait for the GPU driver to answer and for memory to be freed; 0: do not ask */
   int64_t device_timeout_ms;
-  enum health_mode health;                /* off: also with device_timeout_ms 0 */
-  const char *check; /* NULL: none */
+  enum health_mode health; /* off: also with device_timeout_ms 0 */
+  const char *check;       /* NULL: none */
   int64_t check_timeout_ms;
   int64_t hang_timeout_ms, hang_start_ms; /* 0: never */
   struct hang_option hang_watch;

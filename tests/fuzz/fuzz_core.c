@@ -366,8 +366,8 @@ static void restart(struct fuzz *f) {
   if (!with_state) f->n_places = 0; /* strangers may make up tokens that were given before */
   static const char *const lines[] = {
       "{\"event\":\"seal\"}",
-      "{\"event\":\"suspect\",\"host\":\"n1\",\"uid\":1000,\"job\":\"j\",\"run\":"
-      "\"1-1\",\"command\":\"c\",\"node_rank\":1,\"nodes\":2,\"failures\":3,\"wall_ms\":1}",
+      ("{\"event\":\"suspect\",\"host\":\"n1\",\"uid\":1000,\"job\":\"j\",\"run\":\"1-1\",\"command\":\"c\","
+       "\"node_rank\":1,\"nodes\":2,\"failures\":3,\"wall_ms\":1}"),
       "{\"event\":\"cleared\",\"host\":\"n1\",\"uid\":1000,\"all\":true}"};
   uint8_t line = byte(f);
   if (line > 250) rig_load(&f->rig, lines[line % 3]);
