@@ -33,7 +33,7 @@ def step_of(at, every):
 
 def check_blamed(codes, errs, rank, what):
     """The step of the check that found it."""
-    assert codes == [17 if r == rank else 82 for r in range(len(codes))], (codes, errs)
+    assert codes == [16 if r == rank else 82 for r in range(len(codes))], (codes, errs)
     found = {int(m) for e in errs for m in re.findall(rf"rank {rank} has wrong {what} at step (\d+)", e)}
     assert len(found) == 1, errs
     assert all(f"rank {rank} has wrong {what}" in e for e in errs), errs
@@ -115,7 +115,7 @@ def test_the_job_goes_on_from_a_checkpoint(rdzv, recovery):
     assert a.says(r"rank 2 has wrong (weights|gradients) at step 30: other ranks agree on other bits"), a
     assert a.says("resumed from .* at step 20"), a
     v = json.loads((rdzv.tmp / "v.json").read_text())["verdict"]
-    assert v["cause"] == "worker-exit" and v["rank"] == 2 and v["code"] == 17 and "other ranks agree on other bits" in v["text"], v
+    assert v["cause"] == "worker-exit" and v["rank"] == 2 and v["code"] == 16 and "other ranks agree on other bits" in v["text"], v
 
 
 def test_the_others_go_on_in_place_without_a_checkpoint(rdzv):
@@ -134,5 +134,5 @@ def test_the_command_of_the_page(rdzv):
                ("--epochs 20", "--epochs 2")]
     p = pages.shell(rdzv, pages.with_changes(command, changes), env={**flip("weights", 400, once=True), "FLIP_WHERE": "8"})
     assert p.exit(60) == 0, p
-    assert p.says(r"rank 2 \(local 2\) on \S+, pid \d+, exited with code 17: rank 2 has wrong weights at step \d+: other ranks agree on other bits; "
+    assert p.says(r"rank 2 \(local 2\) on \S+, pid \d+, exited with code 16, which asks for another host: rank 2 has wrong weights at step \d+: other ranks agree on other bits; "
                   r"at step \d+ all ranks had the same state; test this host's memory, processor and GPU, after step \d+ of \d+"), p

@@ -314,7 +314,7 @@ static bool exit_is_fine(const struct run *r, int i, int status) {
   }
   switch (WEXITSTATUS(status)) {
   case 0: return p->done;
-  case 17: return page->blamed = page->flipped && !page->blamed && i == r->plan->flip_place;
+  case 16: return page->blamed = page->flipped && !page->blamed && i == r->plan->flip_place;
   case 71: return w->failing || exited_here(i) || must_capture(r);
   case 75: return asked || r->told;
   case 82: return w->failing || asked || (!r->plan->inplace && disturbed());

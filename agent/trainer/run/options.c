@@ -106,7 +106,7 @@ static const struct opt table[] = {
     NUMBER(INT, "verify-every", verify_every, "N", "0", 0, 1e9, .brief = "Look for silent corruption every N steps.",
            .help = "Every N steps, look for silent corruption. All ranks compare checksums of weights and optimizer "
                    "state, also before a checkpoint. Each rank repeats another rank's gradients and compares their "
-                   "bits; on GPUs that needs --deterministic. The wrong rank exits with 17. 0: never. All ranks need "
+                   "bits; on GPUs that needs --deterministic. The wrong rank exits with 16. 0: never. All ranks need "
                    "the same value."),
     NUMBER(FLOAT, "throttle", throttle, "X", "0", 0, 1e6,
            .help = "At most X steps per second, for demonstrations and drills. 0: no limit."),

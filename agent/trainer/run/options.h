@@ -12,8 +12,7 @@
  * code, so these numbers differ from those of common/exit_codes.h, or mean the same. */
 #define TRAINER_EXIT_LIST(X)                                                                                           \
   X(DONE, 0, "trained to the end")                                                                                     \
-  X(ELSEWHERE, 16, "--verify-every: ranks differ and no third can decide; run this one on another host")               \
-  X(RESULT, 17, "--verify-every: this rank's result is wrong, as two others have shown")                               \
+  X(ELSEWHERE, 16, "--verify-every: this rank's result is wrong, or may be; run it on another host")                   \
   X(USAGE, 64, "bad option, value or environment variable")                                                            \
   X(DATA, 65, "data or a checkpoint cannot be read or does not fit, or --checkpoint-dir is in use")                    \
   X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                                  \

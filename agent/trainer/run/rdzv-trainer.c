@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
   if (failed) {
     bool echo = t.exit == TRAINER_LOST && t.coll && (t.coll->lost >= 0 || e.code == -ECONNABORTED);
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
-    bool corrupt = t.exit == TRAINER_RESULT || t.exit == TRAINER_ELSEWHERE;
+    bool corrupt = t.exit == TRAINER_ELSEWHERE;
     if (corrupt) write_error_file(e.text);
     /* All ranks come to these ends by themselves, at the same place. */
     if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED && !corrupt) coll_abort(t.coll, e.text);

@@ -236,7 +236,7 @@ int trainer_capture(struct trainer *t, const char *what, trainer_calls_fn calls,
 /* Launches a captured step, and captures it first if need be. 1: this step is not captured. */
 int trainer_launch_captured(struct trainer *t, struct slot *s, const struct sampler_share *g, struct err *e);
 
-/* verify.c: --verify-every. All ranks call these at the same step. A rank that is wrong fails with TRAINER_RESULT, the
+/* verify.c: --verify-every. All ranks call these at the same step. A rank that is wrong fails with TRAINER_ELSEWHERE, the
  * others fail as if they had lost it. */
 void trainer_verify_begin(struct trainer *t);     /* of a round */
 bool trainer_verify_due(const struct trainer *t); /* before the next step that is queued */

@@ -112,8 +112,7 @@ static int blame(struct trainer *t, const enum verify_mark *marks, const char *w
             step, since);
   else
     err_set(e, -ECONNRESET, "%s %s wrong %s at step %llu", names, names[4] == 's' ? "have" : "has", what, step);
-  if (marks[t->rank] != VERIFY_GOOD)
-    return with_exit(t, marks[t->rank] == VERIFY_WRONG ? TRAINER_RESULT : TRAINER_ELSEWHERE, -EILSEQ);
+  if (marks[t->rank] != VERIFY_GOOD) return with_exit(t, TRAINER_ELSEWHERE, -EILSEQ);
   t->coll->lost = first;
   /* The wrong rank's gradients may be in this state too, since the last check. No rank recovers in place from -ESTALE. */
   return with_exit(t, TRAINER_LOST, t->o.checkpoint_dir ? -ESTALE : -ECONNRESET);

@@ -35,7 +35,7 @@ from ._errors import Error, warn
 from ._replica import _bytes, _shape, join, read, split, write
 
 GOOD, SUSPECT, WRONG = range(3)
-WRONG_RESULT, AGAIN_ELSEWHERE = 17, 16  # exit codes
+AGAIN_ELSEWHERE = 16  # exit code: the agent takes this host last in the next round
 CHUNK = 1 << 20  # elements of a tensor whose products with their places are in memory at once
 ENDED_S = 5.0  # in which the agent ends this process, because another one has failed
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -43,11 +43,11 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 class WrongResult(SystemExit):
-    """This rank's result is wrong, as two others have shown: the process ends with 17. Or ranks differ and no third one can decide: with 16, for
-    another host. The agent reads the sentence from the error file."""
+    """This rank's result is wrong, as two others have shown. Or ranks differ and no third one can decide. The process ends with 16, for another host.
+    The agent reads the sentence from the error file."""
 
-    def __init__(self, sentence: str, code: int) -> None:
-        super().__init__(code)
+    def __init__(self, sentence: str) -> None:
+        super().__init__(AGAIN_ELSEWHERE)
         self.sentence = sentence
         print(f"rdzv: {sentence}", file=sys.stderr, flush=True)
         path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -359,10 +359,10 @@ class Verify:
         since = "" if self._equal_at is None else f"; at step {self._equal_at} all ranks had the same state"
         if mine == WRONG:
             raise WrongResult(f"rank {dist.get_rank()} has wrong {what} at step {step}: other ranks agree on other bits{since}; test this host's "
-                              "memory, processor and GPU", WRONG_RESULT)
+                              "memory, processor and GPU")
         if mine == SUSPECT:
             raise WrongResult(f"ranks {', '.join(map(str, suspects))} differ in {what} at step {step}, and no third rank can decide which is "
-                              f"wrong{since}", AGAIN_ELSEWHERE)
+                              f"wrong{since}")
         if wrong or suspects:
             if self._ends_here:
                 time.sleep(ENDED_S)  # the agent ends all workers of the round, and its verdict should name the wrong one
