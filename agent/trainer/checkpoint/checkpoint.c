@@ -192,7 +192,7 @@ static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *
     if (n == 0) rc = err_set(e, -EBADMSG, "%s ends early", path);
     if (n < 0 && errno != EINTR) rc = err_sys(e, -errno, "%s", path);
     if (n <= 0) continue;
-    out->len += (size_t)n;
+    buf_commit(out, (size_t)n);
     tally_add(tally, (uint64_t)n);
   }
   close(fd);
