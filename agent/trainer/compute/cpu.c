@@ -411,12 +411,12 @@ static const struct compute_ops cpu_ops = {
     .checksum = cpu_checksum,
 };
 
-/* OpenBLAS's version, the kernels that it chose for this CPU, and its threads: they decide the order of its sums. */
+/* OpenBLAS's version, the kernels that it chose for this CPU, and its threads: they decide the order of its sums. 0: another
+ * cblas, which does not tell. */
 static uint64_t cpu_kind(void) {
   char text[256];
-  snprintf(text, sizeof text, "%s %s %d", openblas_get_config ? openblas_get_config() : "cblas",
-           openblas_get_corename ? openblas_get_corename() : "",
-           openblas_get_num_threads ? openblas_get_num_threads() : 0);
+  if (!openblas_get_config || !openblas_get_corename || !openblas_get_num_threads) return 0;
+  snprintf(text, sizeof text, "%s %s %d", openblas_get_config(), openblas_get_corename(), openblas_get_num_threads());
   return siphash(&(struct siphash_key){0}, text, strlen(text)) | 1;
 }
 

@@ -168,12 +168,15 @@ static int fail_own(struct nccl *n, const struct err *own, struct err *e) {
   return nccl_repeat_failure(n, e);
 }
 
+/* A stream that records a graph refuses the question. */
 static bool device_works(const struct nccl *n) {
   cudaStream_t streams[] = {cuda_stream(n->c), n->stream};
   for (int i = 0; i < 2; i++) {
     cudaError_t rc = cudaStreamQuery(streams[i]);
     (void)cudaGetLastError();
-    if (rc != cudaSuccess && rc != cudaErrorNotReady) return false;
+    bool records = rc == cudaErrorStreamCaptureUnsupported || rc == cudaErrorStreamCaptureInvalidated ||
+                   rc == cudaErrorStreamCaptureImplicit;
+    if (rc != cudaSuccess && rc != cudaErrorNotReady && !records) return false;
   }
   return true;
 }

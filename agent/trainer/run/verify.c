@@ -44,7 +44,8 @@ void trainer_verify_begin(struct trainer *t) {
   if (t->world == 1)
     why = "a world of one has no other rank";
   else if (!t->c->kind)
-    why = "the device is not --deterministic";
+    why = strcmp(t->c->device, "cpu") == 0 ? "this cblas does not tell which kernels it uses"
+                                           : "the device is not --deterministic";
   else if (v->unlike >= 0)
     why = unlike;
   v->gradients = !why;

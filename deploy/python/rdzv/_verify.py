@@ -176,7 +176,7 @@ def _random_numbers(text: str) -> Iterator[None]:
     """Those of a text, and then those from before again."""
     numpy = sys.modules.get("numpy")
     kept = random.getstate(), numpy.random.get_state() if numpy else None
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         seed_all(text)
         try:
             yield
