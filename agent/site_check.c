@@ -73,7 +73,7 @@ static void on_end(void *ctx, const struct helper_end *end) {
     buf_printf(&why, "exit code %d", end->status);
     if (c->n) buf_printf(&why, ": %s", buf_text(&c->lines[(c->n - 1) % LINES_KEPT]));
   }
-  c->o.on_done(c->o.ctx, ran && end->status ? buf_text(&why) : NULL);
+  c->o.on_done(c->o.ctx, !ran ? "" : end->status ? buf_text(&why) : NULL);
   buf_finish(&why);
 }
 
@@ -106,7 +106,7 @@ void site_check_start(const struct site_check_options *o, struct site_check **ou
   free(command);
   if (rc == 0) return;
   log_warn("--check could not run, and this node counts as fit: %s", e.text);
-  o->on_done(o->ctx, NULL);
+  o->on_done(o->ctx, "");
 }
 
 void site_check_destroy(struct site_check *c) {

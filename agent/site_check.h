@@ -14,7 +14,7 @@ struct site_check_options {
   const char *command, *job, *host;
   uint32_t timeout_ms;
   int64_t round; /* that it follows; 0: it comes before the first */
-  /* NULL: it passed, or could not run. Else why the node is unfit: "exit code 2: GPU 3 is missing". May come within
+  /* NULL: it passed; "": it could not run. Else why the node is unfit: "exit code 2: GPU 3 is missing". May come within
    * site_check_start; the callback may destroy the check. */
   void (*on_done)(void *ctx, const char *why);
   void *ctx;

@@ -550,7 +550,8 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, checks)                  /* it has --check */                                                             \
   F(S, INT, checking, 0, ROUND_MAX)   /* the check that followed that round still runs; 0: none does */                \
   F(S, INT, checked, 0, ROUND_MAX)    /* the last round that a check has followed; 0: only the start had one */        \
-  F(S, STR, unfit, REASON_MAX)        /* the last check failed, and why; "": it passed */
+  F(S, STR, unfit, REASON_MAX)        /* the last check failed, and why; "": it passed, or could not run */            \
+  F(S, BOOL, unchecked)               /* the last check could not run */
 
 #define welcome_FIELDS(F, S)                                                                                           \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \

@@ -12,7 +12,7 @@
 #include <uv.h>
 #include "proto/msg.h"
 
-enum { PAIRS_PEERS_MAX = 8 /* connections at the port of one exchange that have not shown the secret */ };
+enum { PAIRS_PEERS_MAX = 256 /* connections at the port of one exchange that have not shown the secret */ };
 
 struct pairs;
 

@@ -43,6 +43,7 @@ void sup_checked(struct supervisor *s, const struct supervisor_event *ev) {
   bool first = sup_check_runs_first(s);
   c->runs = false;
   c->checked = c->round;
+  c->unchecked = ev->text && !ev->text[0];
   snprintf(c->unfit, sizeof c->unfit, "%s", ev->text ? ev->text : "");
   if (first) {
     s->link.lost_ms = s->now_ms;
@@ -56,6 +57,13 @@ void sup_checked(struct supervisor *s, const struct supervisor_event *ev) {
   }
   if (c->unfit[0]) sup_log(s, LOG_WARN, "this node failed its --check with %s", c->unfit);
   sup_announce(s);
+}
+
+/* The daemon went on without telling this node the verdict: its own reports say whether a worker of it failed. */
+void sup_check_stale(struct supervisor *s) {
+  bool failed = false;
+  for (size_t i = 0; i < s->reports.n; i++) failed |= s->reports.v[i].report.kind == REPORT_FAILED;
+  if (s->config.checks && failed && !sup_is_exiting(s)) begin(s, s->round.number);
 }
 
 bool sup_check_failed_first(const struct supervisor *s) {

@@ -293,6 +293,7 @@ void sup_send_hello(struct supervisor *s) {
   h->checking = s->check.runs ? s->check.round : 0;
   h->checked = s->check.checked;
   h->unfit = s->check.unfit;
+  h->unchecked = s->check.unchecked;
   size_t room = HELLO_TEXTS_MAX;
   drop_if_too_long(&h->unfit, &room);
   drop_if_too_long(&h->head_host, &room);

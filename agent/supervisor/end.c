@@ -101,9 +101,10 @@ void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
   const struct refused *r = &ev->msg->refused;
   if (sup_is_exiting(s)) return;
   /* A line has said why it is unfit. */
-  sup_log(s, sup_check_failed_first(s) ? LOG_DEBUG : LOG_ERROR, "the daemon at %s refused this node: %s",
+  bool unfit = sup_check_failed_first(s);
+  sup_log(s, unfit && r->code == EXIT_CODE_OTHER_HOST ? LOG_DEBUG : LOG_ERROR, "the daemon at %s refused this node: %s",
           sup_daemon_name(s), r->text);
-  exit_after_trees(s, (int)r->code);
+  exit_after_trees(s, unfit ? EXIT_CODE_OTHER_HOST : (int)r->code);
 }
 
 void sup_other_version(struct supervisor *s, int64_t version) {

@@ -150,7 +150,8 @@ struct node_check {
   bool runs;
   int64_t round;              /* the last one followed it; 0: it came before the first */
   int64_t checked;            /* of the last that has ended */
-  char unfit[REASON_MAX + 1]; /* why that one failed; "": it passed */
+  bool unchecked;             /* that one could not run */
+  char unfit[REASON_MAX + 1]; /* why that one failed; "": it passed, or could not run */
   uint64_t tell_by_ms;        /* the first one failed: until then a daemon is looked for; UINT64_MAX: it has not */
 };
 
@@ -442,6 +443,7 @@ bool sup_check_first(struct supervisor *s); /* BEGIN: the check runs, and the co
 bool sup_check_runs_first(const struct supervisor *s);
 bool sup_check_failed_first(const struct supervisor *s);
 void sup_check_leave(struct supervisor *s);
+void sup_check_stale(struct supervisor *s);                                  /* STALE ended the round */
 void sup_check_settled(struct supervisor *s, const struct settled *settled); /* the round is still here */
 
 /* connection.c */

@@ -416,6 +416,7 @@ void sup_stop(struct supervisor *s, const struct supervisor_event *ev) {
 
 static void rejoin(struct supervisor *s) {
   sup_close_store(s);
+  sup_check_stale(s);
   sup_clear_round(s);
   s->round.node_rank = -1;
   set_state(s, SUPERVISOR_JOINING);

@@ -124,7 +124,7 @@ struct supervisor_event {
    *   STUCK         text: the command of the process
    *   SIGNAL        text: no signal came, but the agent is to leave as if one had. NULL: a signal came
    *   PARKED        text: why it left unasked; "" or NULL: it was asked
-   *   CHECKED       text: why the node is unfit; NULL: it is fit
+   *   CHECKED       text: why the node is unfit; NULL: it is fit; "": its check could not run
    *   PROBED        text: where in the kernel, or ""
    *   EVIDENCE      text: for the verdict. ras: what NCCL's RAS says of all ranks. silent: ranks, as in EVIDENCE. "":
    *                 nothing */

@@ -170,9 +170,11 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
 /* A node that failed its first check is in no round, and is not to be in one. */
 static bool unfit_refused(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
-  if (!h->unfit[0] || h->voted_round || h->phase != PHASE_NONE || job_find_agent(j, h->agent)) return false;
+  if (!h->unfit[0] || h->checked || h->voted_round || h->phase != PHASE_NONE || job_find_agent(j, h->agent))
+    return false;
   struct buf why = BUF_INIT;
-  buf_printf(&why, "it failed its --check with %s", h->unfit);
+  buf_puts(&why, "it failed its --check with ");
+  buf_put_plain(&why, h->unfit, strlen(h->unfit), REASON_MAX);
   core_refuse(c, EXIT_CODE_OTHER_HOST, "%s of job %s: %s", h->host, h->job, buf_text(&why));
   job_note_refusal(j, h->host, buf_text(&why), c->jobs.now_ms);
   buf_finish(&why);

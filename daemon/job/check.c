@@ -23,16 +23,19 @@ void job_begin_check(struct job *j, struct member *m, uint64_t now_ms) {
 }
 
 static void end_check(struct job *j, struct member *m, const struct hello *h) {
-  struct buf by = BUF_INIT;
+  struct buf by = BUF_INIT, how = BUF_INIT;
   member_set_check_round(m, 0);
   m->next.absence_noted = false; /* it is here again */
+  m->next.unfit = h->unfit[0] != '\0';
   if (!h->unfit[0]) return;
-  buf_printf(&by, "the job itself: its --check failed with %s", h->unfit);
+  buf_put_plain(&how, h->unfit, strlen(h->unfit), REASON_MAX);
+  buf_printf(&by, "the job itself: its --check failed with %s", buf_text(&how));
   if (job_exclude(j, m->host, buf_text(&by)))
-    job_notice(j, "host %s is excluded: its --check failed with %s", m->host, h->unfit);
+    job_notice(j, "host %s is excluded: its --check failed with %s", m->host, buf_text(&how));
   else
     job_notice(j, "the --check of %s failed with %s; the job cannot go on without this host, and uses it", m->host,
-               h->unfit);
+               buf_text(&how));
+  buf_finish(&how);
   buf_finish(&by);
 }
 
@@ -43,7 +46,11 @@ void job_note_check(struct job *j, struct member *m, const struct hello *h, bool
     member_set_check_round(m, h->checking);
     member_note_absence(m, ABSENCE_CHECKING, "", j->jobs->now_ms);
   }
-  bool ends = m->next.check_round && !h->checking && h->checked >= m->next.check_round;
+  /* Another daemon may have told it that the round is stale: then it is in none, and has no check to end. */
+  bool passed = m->next.check_round && !h->checking && h->checked >= m->next.check_round;
+  bool ends = passed || (m->next.check_round && !h->checking && h->phase == PHASE_NONE);
+  /* A node that was in a round before comes back with an old result. */
+  bool first = joins && !h->checking && !h->checked && !h->voted_round && h->phase == PHASE_NONE && !h->incarnation[0];
   if (ends || (joins && h->unfit[0])) end_check(j, m, h);
-  if ((ends || joins) && h->checks && !h->checking && !h->unfit[0]) job_clear_past(j, m->host);
+  if ((passed || first) && h->checks && !h->unfit[0] && !h->unchecked) job_clear_past(j, m->host);
 }

@@ -186,6 +186,7 @@ static bool finished_for_good(const struct job *j) {
 
 static void settle_round(struct job *j, uint64_t now_ms) {
   /* All have stopped, and none has reported a cause: they fenced themselves while no daemon was connected. */
+  bool unnamed = j->cause.cause == CAUSE_NONE; /* no host is to blame */
   for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
     if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
       job_offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
@@ -206,7 +207,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   bool charged = cause_costs_restart(v->cause) && !j->void_round;
   j->last_repeat = job_judge_repeat(j, charged);
   job_refill_if_earned(j, now_ms, j->last_repeat);
-  job_note_past(j, charged);
+  if (!unnamed) job_note_past(j, charged);
   bool all_leave = v->cause == CAUSE_NODE_LEAVING; /* one after the other: then the whole job is meant to end */
   for (size_t i = 0; i < j->n_members; i++) all_leave &= j->members[i]->next.leaving || j->members[i]->gone;
   bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave ||

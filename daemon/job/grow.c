@@ -63,7 +63,7 @@ static bool may_grow(const struct job *j) {
 }
 
 static void watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
-  if (!m->counted.available || job_avoids(m->job, m->host)) return;
+  if (!m->counted.available || m->next.unfit || job_avoids(m->job, m->host)) return;
   uint64_t at_ms = j->round_ms + JOB_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
   if (calm_ms > at_ms) at_ms = calm_ms;
   if (at_ms < j->grow_ms) j->grow_ms = at_ms;

@@ -95,6 +95,7 @@ struct member_progress {
 /* What decides about a node's part in the next round. */
 struct member_next {
   int64_t last_rank;   /* in the last round it was part of; -1: none */
+  bool unfit;          /* its last --check failed: it comes last */
   bool leaving;        /* it joins no further round */
   bool absence_noted;  /* because it said that it leaves */
   bool drained;        /* its host is */

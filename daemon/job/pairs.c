@@ -241,7 +241,8 @@ static void go_on(struct job *j, uint64_t now_ms) {
     p->cap_answered = p->plan.cap;
   }
   p->by_ms = now_ms + JOB_PAIR_MS + JOB_PAIR_SLACK_MS;
-  j->jobs->pair_serial = p->serial + (int64_t)p->plan.n;
+  int64_t last = p->serial + (int64_t)p->plan.n;
+  if (last > j->jobs->pair_serial) j->jobs->pair_serial = last;
   for (size_t i = p->first; i < p->plan.n; i++) send_pair(j, i, NULL);
 }
 
@@ -269,10 +270,14 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
   p->begun_ms = now_ms;
   pair_plan_init(&p->plan, n, survey);
   for (size_t i = 0; i < n; i++) m[i] = v[i].m;
+  for (size_t i = 0; i < n; i++) memcpy(p->nodes[i].addr, m[i]->addr, sizeof p->nodes[i].addr);
   job_assign_addresses(m, n);
   for (size_t i = 0; i < n; i++) {
+    char was[ADDR_MAX + 1]; /* a round may use it */
+    memcpy(was, p->nodes[i].addr, sizeof was);
+    memcpy(p->nodes[i].addr, m[i]->addr, sizeof was);
+    memcpy(m[i]->addr, was, sizeof was);
     snprintf(p->nodes[i].agent, sizeof p->nodes[i].agent, "%s", m[i]->agent);
-    snprintf(p->nodes[i].addr, sizeof p->nodes[i].addr, "%s", m[i]->addr);
     p->nodes[i].name = one_host ? xasprintf("%s/%zu", m[i]->host, i) : xstrdup(m[i]->host);
   }
   free(v);
@@ -297,7 +302,9 @@ uint64_t job_pairs_until(const struct job *j) {
 
 /* A bad host is better than none. But a node may only be late, or come back. */
 void job_pairs_readmit(struct job *j, uint64_t now_ms) {
-  if (j->enough_ms || now_ms < j->forming_ms + JOB_READMIT_MS || !job_readmit(j, fault_found)) return;
+  uint64_t timeout_ms = (uint64_t)j->settings.join_timeout_ms,
+           wait_ms = timeout_ms < JOB_READMIT_MS ? timeout_ms : JOB_READMIT_MS;
+  if (j->enough_ms || now_ms < j->forming_ms + wait_ms || !job_readmit(j, fault_found)) return;
   job_notice(j, "too few other nodes are here: the hosts that the pair check found at fault may join again");
   job_try_seal(j, now_ms);
 }

@@ -90,6 +90,14 @@ size_t jobs_clear_past(struct jobs *jobs, const char *host, int64_t uid, bool al
   suspicion_cleared_line(host, uid, all, &line);
   if (n) jobs_save(jobs, &line);
   buf_finish(&line);
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    struct job *j = jobs->all[i];
+    if (job_is_over(j) || (!all && j->uid != uid)) continue;
+    bool avoided = !strcmp(j->asked.avoided, host);
+    if (avoided) j->asked.avoided[0] = '\0';
+    n += avoided;
+    if (n) job_watch_growth(j, jobs->now_ms);
+  }
   return n;
 }
 
@@ -122,7 +130,7 @@ void job_settle_other_host(struct job *j) {
 }
 
 void job_rotate_ranks(struct job *j) {
-  for (size_t i = 0; j->asked.rotates && i < j->n_members; i++) {
+  for (size_t i = 0; j->asked.rotates && j->round_nodes > 0 && i < j->n_members; i++) {
     struct member *m = j->members[i];
     if (m->next.last_rank >= 0) member_keep_rank(m, (m->next.last_rank + 1) % j->round_nodes);
   }
@@ -136,7 +144,7 @@ bool job_avoids(const struct job *j, const char *host) {
 }
 
 bool member_is_spared(const struct member *m, uint64_t now_ms) {
-  return member_flapping_until(m, now_ms) > 0 || job_avoids(m->job, m->host);
+  return member_flapping_until(m, now_ms) > 0 || m->next.unfit || job_avoids(m->job, m->host);
 }
 
 void job_tell_avoided(struct job *j, struct member *const *chosen, size_t n) {

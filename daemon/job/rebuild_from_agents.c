@@ -52,7 +52,8 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->round_nodes = 0;
   job_ids_forget(j);
   j->told_ids = 0;
-  j->told_head[0] = '\0';
+  j->told_head[0] = j->asked.host[0] = '\0';
+  j->asked.many = j->asked.rotates = false; /* of another round */
   j->settled = j->stopping_seen = j->exact = j->told_held = j->all_fence = j->base_fences = false;
   j->away_ms = j->n_fencing = 0;
   j->budget_from = BUDGET_OLDER;

@@ -73,9 +73,14 @@ static uint64_t give_up_ms(const struct job *j) {
   return j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
 }
 
+/* A node whose check runs is here, too: its agent has the deadline. */
+static bool enough_are_here(const struct job *j) {
+  return j->n_available + j->n_checking >= (size_t)j->settings.min_nodes;
+}
+
 enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
   uint64_t at_ms = numbers_and_holds_allow_ms(j);
-  if (j->n_checking && numbers_allow_ms(j) != UINT64_MAX) return PROSPECT_CHECK;
+  if (j->n_checking && enough_are_here(j)) return PROSPECT_CHECK;
   if (job_seal_deadline(j) == UINT64_MAX)
     return job_hopeless_ms(j) <= give_up_ms(j) ? PROSPECT_HOPELESS : PROSPECT_GIVE_UP;
   if (j->hold_ms > now_ms) return PROSPECT_HOLD;
@@ -85,10 +90,6 @@ enum prospect job_prospect(const struct job *j, uint64_t now_ms) {
   if (at_ms > now_ms) return PROSPECT_LAST_CALL;
   if (job_can_be_succeeded(j) && job_quorum_deadline(j, now_ms)) return PROSPECT_VOTES;
   return j->settings.claims ? PROSPECT_CLAIM : PROSPECT_LAST_CALL;
-}
-
-static bool enough_are_here(const struct job *j) {
-  return j->n_available >= (size_t)j->settings.min_nodes;
 }
 
 /* With enough nodes the job does not fail, however long a delay or a hold lasts, unless the round cannot be claimed or

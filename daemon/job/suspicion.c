@@ -235,6 +235,13 @@ static struct suspicion_user *judged(struct suspicions *s, int64_t uid, uint64_t
       if (!again) judge(u, u->v[i]->host, wall_ms);
     }
   }
+  for (struct map_entry *e = NULL; (e = map_next(&u->excluded, e));) {
+    size_t i = 0;
+    while (i < u->n && strcmp(u->v[i]->host, e->key) != 0) i++;
+    if (i < u->n) continue;
+    free(e->value); /* all its records were taken back */
+    map_remove_n(&u->excluded, e->key, e->key_len);
+  }
   u->judged = true;
   return u;
 }
