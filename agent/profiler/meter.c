@@ -21,10 +21,9 @@ unsigned meter_index(uint64_t h) {
   return at && at <= METER_GROUPS ? at - 1 : METER_GROUPS;
 }
 
-/* A collective's is only that of the call which has enqueued it. From version 4 on the GPU's own time of a kernel comes as a
- * state. */
+/* A collective's is only that of the call which has enqueued it. The GPU's own time of a kernel comes as a state. */
 bool meter_needs_stop(const struct meter_group *g, uint64_t h) {
-  return kind_of(h) == STEP || (kind_of(h) == KERNEL ? g->version < 4 : kind_of(h) != COLL && g->version < 3);
+  return kind_of(h) == STEP || (!g->kernels && (kind_of(h) == SENDS || kind_of(h) == RECEIVES));
 }
 
 static void add(_Atomic uint64_t *sum, uint64_t n) { /* one thread alone writes it */
@@ -60,7 +59,7 @@ static void leave(struct meter_group *g, struct meter_coll *c, uint64_t now_ns) 
 }
 
 uint64_t meter_kernel(struct meter_group *g, uint64_t coll, uint64_t now_ns) {
-  struct meter_coll *c = kind_of(coll) == COLL ? find_coll(g, coll) : NULL;
+  struct meter_coll *c = g->kernels && kind_of(coll) == COLL ? find_coll(g, coll) : NULL;
   if (!c || !now_ns) return 0;
   enter(c, now_ns);
   return handle(KERNEL, meter_index(coll), serial_of(coll));
@@ -71,8 +70,7 @@ static bool has_timed_sends(uint64_t h) {
 }
 
 uint64_t meter_proxy(struct meter_group *g, uint64_t coll, bool sends, uint64_t bytes) {
-  bool by_proxy = g->version < 3;
-  if (kind_of(coll) != COLL || (!by_proxy && !(sends && has_timed_sends(coll)))) return 0;
+  if (kind_of(coll) != COLL || (g->kernels && !(sends && has_timed_sends(coll)))) return 0;
   g->chunk = bytes;
   return handle(sends ? SENDS : RECEIVES, meter_index(coll), serial_of(coll));
 }
@@ -96,7 +94,7 @@ void meter_step_sends(struct meter_group *g, uint64_t step, uint64_t bytes, uint
   if (!s || s->since_ns) return;
   s->since_ns = now_ns;
   s->bytes = bytes ? bytes : g->chunk;
-  struct meter_coll *c = g->version < 3 ? find_coll(g, s->coll) : NULL;
+  struct meter_coll *c = g->kernels ? NULL : find_coll(g, s->coll);
   if (c) enter(c, now_ns);
 }
 

@@ -9,8 +9,8 @@
  * collective at about the same time, so the rank that enters last is in it for the shortest time. Sums per communicator
  * are enough to see that, and no two hosts' clocks are compared.
  *
- * Before version 3 of NCCL's interface there are no events of kernels. Then the first send whose data the GPU has ready
- * is the entry, and the end of the last proxy operation the exit.
+ * Without events of kernels the first send whose data the GPU has ready is the entry, and the end of the last proxy
+ * operation the exit.
  *
  * A slow wire is seen in sends alone: in a ring all ranks leave late together. One collective of WIRE_EVERY has its sends
  * timed, the same one on all ranks.
@@ -36,7 +36,7 @@ struct meter_sums {
   _Atomic uint64_t hash; /* the communicator's, the same on all its ranks; 0: not known yet */
   _Atomic uint32_t rank; /* in it */
   uint32_t size;         /* 0: not known */
-  _Atomic bool pairs;    /* it has sends and receives besides collectives */
+  _Atomic bool pairs;    /* there were sends and receives besides, since the reader took this */
   _Atomic uint64_t collectives, waited_ns;
   _Atomic uint64_t sent_bytes, sending_ns;
 };
@@ -54,6 +54,7 @@ struct meter_step {
 struct meter_group {
   _Atomic bool used;
   unsigned version; /* of NCCL's interface */
+  bool kernels;     /* it has events of kernels, with the GPU's times */
   uint64_t chunk;   /* bytes of one send, of the last proxy operation */
   _Atomic uint64_t next_coll, next_step;
   struct meter_sums sums;

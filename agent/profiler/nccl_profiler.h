@@ -23,7 +23,6 @@ enum {
   ncclProfileProxyOp = 1 << 3,
   ncclProfileProxyStep = 1 << 4,
   ncclProfileKernelCh = 1 << 6, /* from version 3 on */
-  ncclProfileGroupApi = 1 << 8, /* from version 5 on */
 };
 
 enum { /* states, of recordEventState */
@@ -45,10 +44,6 @@ union nccl_profiler_detail {
     uint8_t channelId;
     uint64_t pTimer; /* from version 4 on: the GPU's clock, in ns */
   } kernelCh;
-  struct {
-    bool graphCaptured;
-    int groupDepth;
-  } groupApi;
 };
 
 struct nccl_profiler_descr_v1 { /* to version 4 */

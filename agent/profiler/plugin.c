@@ -3,11 +3,13 @@
  * that sends the sums to the agent.
  *
  * NCCL's threads never wait here: an event is arithmetic, and the lock is taken only when communicators come and go. The
- * thread sends once a second, without waiting for room. If there is no agent, or it refuses, events are counted and
- * nobody is told; a later communicator tries again, since RDZV_ROUND is another one in the next round.
+ * thread sends once a second, without waiting for room. If the agent is gone, or it refuses, events are counted and
+ * nobody is told; a later communicator tries again. Without an agent's socket no events are asked for.
  *
- * A communicator whose collectives are captured in a CUDA graph would have each replay call the host for our sake. From
- * version 5 on NCCL says so, and until the next second no events are asked for. */
+ * The mask of events never changes while NCCL has a communicator. NCCL reads it before it calls startEvent, and counts a
+ * kernel's events on the host and on the GPU: with a mask that changes in between, the counts differ and NCCL hangs.
+ *
+ * The thread lives as long as the process, and NCCL may close this library before: it is linked with -z nodelete. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -30,17 +32,13 @@ enum { SEND_EVERY_MS = 1000, TRIES = 30 };
 
 static struct plugin {
   pthread_mutex_t lock;                     /* of the members here; meters are read and written without it */
-  pthread_cond_t wake;                      /* as long as the thread runs */
   struct meter_group *groups[METER_GROUPS]; /* never freed: a late event may name one */
   unsigned n_used;
-  bool running, quit;
-  pthread_t thread;
-  int *_Atomic mask; /* NCCL's */
-  int wanted;
+  bool running;   /* the thread */
   int fd;         /* -1: not connected */
   unsigned tries; /* left */
   char socket[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
-  uint32_t round, local_rank;
+  uint32_t local_rank;
   uint64_t sent[METER_GROUPS]; /* the collectives in the last record */
 } plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
@@ -71,7 +69,7 @@ static void connect_agent(void) {
   if (abstract) addr.sun_path[0] = '\0';
   plugin.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
-  struct sdk_hello hello = {.head = head_of(SDK_HELLO), .round = plugin.round, .local_rank = plugin.local_rank};
+  struct sdk_hello hello = {.head = head_of(SDK_HELLO), .local_rank = plugin.local_rank};
   snprintf(hello.release, sizeof(hello.release), "%s", RDZV_VERSION);
   if (plugin.fd >= 0 && !connect(plugin.fd, (const struct sockaddr *)&addr, len) &&
       send(plugin.fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello))
@@ -101,59 +99,53 @@ static void send_sums(void) {
                          .collectives = atomic_load(&g->sums.collectives),
                          .waited_us = atomic_load(&g->sums.waited_ns) / 1000,
                          .sent_bytes = atomic_load(&g->sums.sent_bytes),
-                         .sending_us = atomic_load(&g->sums.sending_ns) / 1000,
-                         .pairs = atomic_load(&g->sums.pairs)};
+                         .sending_us = atomic_load(&g->sums.sending_ns) / 1000};
     if (!p.group || p.collectives == plugin.sent[i]) continue;
-    if (send(plugin.fd, &p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(p)) plugin.sent[i] = p.collectives;
+    p.pairs = atomic_exchange(&g->sums.pairs, false);
+    if (send(plugin.fd, &p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(p))
+      plugin.sent[i] = p.collectives;
+    else if (p.pairs)
+      atomic_store(&g->sums.pairs, true);
   }
-}
-
-static void set_mask(int mask) {
-  int *to = plugin.mask;
-  if (to) __atomic_store_n(to, mask, __ATOMIC_RELAXED);
 }
 
 static void *report(void *unused) {
-  pthread_mutex_lock(&plugin.lock);
-  while (!plugin.quit) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += SEND_EVERY_MS / 1000;
-    pthread_cond_timedwait(&plugin.wake, &plugin.lock, &until);
-    if (!plugin.quit) set_mask(plugin.wanted);
-    connect_agent();
-    read_agent();
-    send_sums();
+  static const struct timespec every = {.tv_sec = SEND_EVERY_MS / 1000};
+  for (;;) {
+    nanosleep(&every, NULL);
+    pthread_mutex_lock(&plugin.lock);
+    if (plugin.n_used) {
+      connect_agent();
+      read_agent();
+      send_sums();
+    }
+    pthread_mutex_unlock(&plugin.lock);
   }
-  pthread_mutex_unlock(&plugin.lock);
   return NULL;
 }
 
-/* The environment is read in NCCL's call, where the program expects that. */
+/* The environment is read in NCCL's call, where the program expects that; while there are communicators, what it said
+ * before them holds. A round that is over has closed the connection. */
 static void read_place(void) {
-  const char *socket = getenv("RDZV_AGENT_SOCKET"), *round = getenv("RDZV_ROUND"), *rank = getenv("RDZV_LOCAL_RANK");
-  uint32_t number = round ? (uint32_t)strtoul(round, NULL, 10) : 0;
-  snprintf(plugin.socket, sizeof(plugin.socket), "%s", socket && round && rank ? socket : "");
-  plugin.local_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
-  if (plugin.round != number) disconnect();
-  plugin.round = number;
+  const char *socket = getenv("RDZV_AGENT_SOCKET"), *rank = getenv("RDZV_LOCAL_RANK");
+  if (!plugin.n_used) {
+    snprintf(plugin.socket, sizeof(plugin.socket), "%s", socket && rank ? socket : "");
+    plugin.local_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
+  }
+  read_agent();
   plugin.tries = TRIES;
 }
 
 static void begin_thread(void) {
   sigset_t all, before;
   pthread_attr_t attr;
-  pthread_condattr_t clock;
-  plugin.quit = false;
-  pthread_condattr_init(&clock);
-  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-  pthread_cond_init(&plugin.wake, &clock);
-  pthread_condattr_destroy(&clock);
+  pthread_t thread;
   sigfillset(&all);
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, 128 * 1024);
+  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
-  plugin.running = pthread_create(&plugin.thread, &attr, report, NULL) == 0;
+  plugin.running = pthread_create(&thread, &attr, report, NULL) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attr);
 }
@@ -180,6 +172,7 @@ static ncclResult_t init_group(void **context, int *mask, unsigned version, uint
     uint64_t next_coll = g->next_coll, next_step = g->next_step; /* handles of the one before name nothing */
     memset(&g->sums, 0, sizeof(g->sums));
     g->version = version;
+    g->kernels = version >= 4; /* version 3 has them, but its NCCL miscounts them */
     g->next_coll = next_coll;
     g->next_step = next_step;
     g->sums.hash = hash;
@@ -187,15 +180,13 @@ static ncclResult_t init_group(void **context, int *mask, unsigned version, uint
     g->sums.size = (uint32_t)size;
     g->used = true;
     plugin.sent[i] = 0;
-    plugin.n_used++;
     __atomic_store_n(&plugin.groups[i], g, __ATOMIC_RELEASE);
     *context = (void *)(uintptr_t)(i + 1);
-    plugin.mask = mask;
-    plugin.wanted = ncclProfileColl | ncclProfileProxyOp | ncclProfileProxyStep;
-    if (version < 3) plugin.wanted |= ncclProfileP2p;
-    if (version >= 3) plugin.wanted |= ncclProfileKernelCh;
-    set_mask(plugin.wanted);
     read_place();
+    plugin.n_used++;
+    int wanted = ncclProfileColl | ncclProfileProxyOp | ncclProfileProxyStep;
+    wanted |= g->kernels ? ncclProfileKernelCh : ncclProfileP2p;
+    __atomic_store_n(mask, plugin.socket[0] ? wanted : 0, __ATOMIC_RELAXED);
     if (!plugin.running && plugin.socket[0]) begin_thread();
   }
   pthread_mutex_unlock(&plugin.lock);
@@ -205,28 +196,14 @@ static ncclResult_t init_group(void **context, int *mask, unsigned version, uint
 static ncclResult_t finalize(void *context) {
   unsigned index;
   pthread_mutex_lock(&plugin.lock);
-  pthread_t thread = plugin.thread;
-  struct meter_group *g = group_of_context(context, &index);
+  struct meter_group *g = group_of_context(context, &index); /* NULL after an init of NCCL that failed */
   if (g) {
     connect_agent();
     send_sums(); /* its last ones */
     g->used = false;
     plugin.n_used--;
+    if (!plugin.n_used) disconnect();
   }
-  /* NCCL unloads this library behind the last one. */
-  bool join = plugin.running && !plugin.n_used;
-  if (join) {
-    plugin.quit = true;
-    plugin.running = false;
-    plugin.mask = NULL;
-    pthread_cond_signal(&plugin.wake);
-  }
-  pthread_mutex_unlock(&plugin.lock);
-  if (!join) return 0;
-  pthread_join(thread, NULL);
-  pthread_mutex_lock(&plugin.lock);
-  pthread_cond_destroy(&plugin.wake);
-  disconnect();
   pthread_mutex_unlock(&plugin.lock);
   return 0;
 }
@@ -256,12 +233,9 @@ static ncclResult_t begin_event(void *context, void **out, uint64_t type, void *
     h = meter_collective(g, index);
     break;
   case ncclProfileP2p: g->sums.pairs = true; break;
-  case ncclProfileKernelCh: h = meter_kernel(g, from, g->version >= 4 ? of->kernelCh.pTimer : now_ns()); break;
+  case ncclProfileKernelCh: h = meter_kernel(g, from, g->kernels ? of->kernelCh.pTimer : 0); break;
   case ncclProfileProxyOp:
     h = meter_proxy(g, from, of->proxyOp.isSend != 0, of->proxyOp.chunkSize > 0 ? (uint64_t)of->proxyOp.chunkSize : 0);
-    break;
-  case ncclProfileGroupApi:
-    if (g->version >= 5 && of->groupApi.graphCaptured) set_mask(0);
     break;
   default: break;
   }
@@ -290,7 +264,7 @@ static ncclResult_t record(void *event, int state, union nccl_profiler_state_arg
   if (!g) return 0;
   if (state == ncclProfilerProxyStepSendWait)
     meter_step_sends(g, h, g->version >= 4 && args ? args->proxyStep.transSize : 0, now_ns());
-  else if (state == ncclProfilerKernelChStop && g->version >= 4 && args)
+  else if (state == ncclProfilerKernelChStop && g->kernels && args)
     meter_stop(g, h, args->kernelCh.pTimer);
   return 0;
 }

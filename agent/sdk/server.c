@@ -256,7 +256,11 @@ static bool on_hello(struct worker_conn *c, const struct sdk_hello *h) {
   struct sdk_server *s = c->of;
   char text[128], trouble[160];
   if (c->greeted) return bad(c, "said HELLO twice");
-  if (!s->open || h->round != s->round) {
+  if (!s->open && !h->round) { /* whoever asks for none is not late */
+    refuse(c, -ESTALE, "no round runs here", NULL);
+    return false;
+  }
+  if (!s->open || (h->round && h->round != s->round)) {
     snprintf(text, sizeof(text), s->open && h->round > s->round ? "round %u has not begun" : "round %u is over",
              h->round);
     snprintf(trouble, sizeof(trouble), "%s, it was refused", text);

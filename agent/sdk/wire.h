@@ -88,7 +88,7 @@ enum { SDK_RELEASE_MAX = 16 };
 struct sdk_hello {
   struct sdk_head head;
   char release[SDK_RELEASE_MAX]; /* of librdzv, for sentences */
-  uint32_t round;                /* RDZV_ROUND: the agent refuses a worker of an old round */
+  uint32_t round;                /* RDZV_ROUND: the agent refuses a worker of an old round; 0: the current one */
   uint32_t local_rank;
 };
 
@@ -150,7 +150,7 @@ struct sdk_pace {
   uint64_t waited_us;   /* the time in them, */
   uint64_t sent_bytes;  /* what their timed sends carried, */
   uint64_t sending_us;  /* and how long these took, one after the other */
-  uint32_t pairs;       /* not 0: it has sends and receives besides */
+  uint32_t pairs;       /* not 0: it had sends and receives besides, since the last record */
   uint32_t unused;
 };
 

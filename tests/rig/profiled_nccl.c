@@ -15,7 +15,6 @@ enum {
   PROFILE_PROXY_OP = 8,
   PROFILE_PROXY_STEP = 16,
   PROFILE_KERNEL_CH = 64,
-  PROFILE_GROUP_API = 256,
   STEP_SEND_GPU_WAIT = 8,
   STEP_SEND_WAIT = 9,
   STEP_SEND_PEER_WAIT = 20,
@@ -126,10 +125,6 @@ struct descr_v5 { /* and version 6 */
   int rank;
   union {
     struct {
-      bool graphCaptured;
-      int groupDepth;
-    } groupApi;
-    struct {
       uint64_t seqNumber;
       const char *func;
       void const *sendBuff;
@@ -209,8 +204,13 @@ struct profiled_comm *profiled_open(const char *library, int version, uint64_t h
 
 void profiled_close(struct profiled_comm *c) {
   if (c->context) c->p->finalize(c->context);
-  dlclose(c->library);
+  profiled_unload(c);
   free(c);
+}
+
+void profiled_unload(struct profiled_comm *c) {
+  if (c->library) dlclose(c->library);
+  c->library = NULL;
 }
 
 int profiled_mask(const struct profiled_comm *c) {
@@ -245,8 +245,6 @@ static void *start(struct profiled_comm *c, unsigned type, void *parent, uint64_
     if (type == PROFILE_KERNEL_CH) v4.kernelCh.pTimer = p_timer;
   } else {
     FILL(v5);
-    v5.groupApi.graphCaptured = v5.groupApi.graphCaptured && type != PROFILE_GROUP_API;
-    if (type == PROFILE_GROUP_API) v5.groupApi.graphCaptured = p_timer != 0;
     if (type == PROFILE_KERNEL_CH) v5.kernelCh.pTimer = p_timer;
     if (op) v5.proxyOp = *op;
   }
@@ -313,8 +311,8 @@ void profiled_pair(struct profiled_comm *c) {
   stop(c, start(c, PROFILE_P2P, NULL, 0, NULL));
 }
 
-void profiled_capture(struct profiled_comm *c) {
-  if (c->version >= 5) stop(c, start(c, PROFILE_GROUP_API, NULL, 1, NULL));
+void profiled_failed_init(struct profiled_comm *c) {
+  c->p->finalize(NULL);
 }
 
 void profiled_strays(struct profiled_comm *c) {

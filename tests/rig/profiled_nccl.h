@@ -30,8 +30,10 @@ struct profiled_collective {
   void (*wait_until)(uint64_t ns); /* NULL: nothing waits */
 };
 void profiled_collective(struct profiled_comm *c, const struct profiled_collective *k);
-void profiled_pair(struct profiled_comm *c);    /* a send or receive */
-void profiled_capture(struct profiled_comm *c); /* a collective is captured in a CUDA graph: from version 5 on */
+void profiled_pair(struct profiled_comm *c); /* a send or receive */
+void profiled_failed_init(
+    struct profiled_comm *c);                  /* another one fails: finalize without a context, as NCCL 2.23 to 2.27 */
+void profiled_unload(struct profiled_comm *c); /* the library is closed too early */
 /* Events that name something else: of another process, of a collective long over, of a communicator that is gone. */
 void profiled_strays(struct profiled_comm *c);
 

@@ -4,6 +4,8 @@
 
 #include "agent/sdk/server.h"
 
+#include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +29,17 @@ static void sleep_until(uint64_t ns) {
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
+static void open_round(uint32_t round) {
+  struct sdk_welcome workers[4];
+  memset(workers, 0, sizeof(workers));
+  for (uint32_t i = 0; i < 4; i++) workers[i] = (struct sdk_welcome){.rank = i, .local_rank = i, .round = round};
+  sdk_server_open_round(agent, workers, 4);
+}
+
 static void open_agent(void) {
   struct err e;
   assert_int_equal(sdk_server_create(&agent, NULL, &e), 0);
-  struct sdk_welcome workers[4];
-  memset(workers, 0, sizeof(workers));
-  for (uint32_t i = 0; i < 4; i++) workers[i] = (struct sdk_welcome){.rank = i, .local_rank = i, .round = 3};
-  sdk_server_open_round(agent, workers, 4);
+  open_round(3);
   setenv("RDZV_AGENT_SOCKET", sdk_server_name(agent), 1);
   setenv("RDZV_ROUND", "3", 1);
   setenv("RDZV_LOCAL_RANK", "2", 1);
@@ -66,7 +72,7 @@ UNIT_TEST(test_each_version) {
     struct profiled_comm *c = profiled_open(PLUGIN, version, 77, 16, 5);
     assert_non_null(c);
     assert_true(profiled_mask(c) & 2);
-    assert_int_equal(!!(profiled_mask(c) & 64), version >= 3);
+    assert_int_equal(!!(profiled_mask(c) & 64), version >= 4);
     bool by_calls = version < 4; /* then the time of a call counts */
     for (uint64_t i = 0; i < 16; i++) {
       uint64_t at = by_calls ? now_ns() : 5000000000 + i * 20 * MS;
@@ -125,39 +131,123 @@ UNIT_TEST(test_strays) {
   }
 }
 
-/* No event is asked for while a graph is captured; a second later they are asked for again. */
-UNIT_TEST(test_a_captured_graph) {
+/* A flag is of the time since the record before. */
+UNIT_TEST(test_pairs) {
+  struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
+  struct sdk_pace p = {.pairs = 0};
   open_agent();
   struct profiled_comm *c = profiled_open(PLUGIN, 6, 9, 2, 1);
-  int mask = profiled_mask(c);
-  profiled_capture(c);
-  assert_int_equal(profiled_mask(c), 0);
-  for (int i = 0; i < 1000 && !profiled_mask(c); i++) sleep_until(now_ns() + 10 * MS);
-  assert_int_equal(profiled_mask(c), mask);
+  profiled_pair(c);
+  profiled_collective(c, &k);
+  for (int i = 0; i < 1000 && !p.group; i++) {
+    sleep_until(now_ns() + 10 * MS);
+    p = last_pace(9);
+  }
+  assert_true(p.pairs);
+  profiled_collective(c, &k);
+  profiled_close(c);
+  p = last_pace(9);
+  assert_int_equal(p.collectives, 2);
+  assert_false(p.pairs);
+  close_agent();
+}
+
+/* A round begins while the process stays: its environment names the old one. */
+UNIT_TEST(test_the_next_round_in_place) {
+  struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
+  open_agent();
+  struct profiled_comm *c = profiled_open(PLUGIN, 6, 9, 2, 1);
+  profiled_collective(c, &k);
+  assert_int_equal(last_pace(9).collectives, 0); /* nothing is sent yet */
+  sdk_server_close_round(agent);
+  struct profiled_comm *early = profiled_open(PLUGIN, 6, 10, 2, 1);
+  assert_int_equal(last_pace(10).collectives, 0);
+  open_round(4);
+  struct profiled_comm *other = profiled_open(PLUGIN, 6, 11, 2, 1);
+  profiled_collective(other, &k);
+  profiled_close(other);
+  assert_int_equal(last_pace(11).collectives, 1);
+  profiled_close(early);
   profiled_close(c);
   close_agent();
 }
 
-/* Without an agent, with one that is gone, and in a round that is over: training goes on, and nothing is told. */
-UNIT_TEST(test_without_an_agent) {
+static int count_threads(void) {
+  int n = 0;
+  DIR *d = opendir("/proc/self/task");
+  assert_non_null(d);
+  for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+  closedir(d);
+  return n;
+}
+
+/* A thread that was joined is listed for a moment. */
+static void check_threads(int n) {
+  for (int i = 0; i < 1000 && count_threads() != n; i++) sleep_until(now_ns() + MS);
+  assert_int_equal(count_threads(), n);
+}
+
+static void *open_and_close(void *hash) {
+  struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
+  for (int i = 0; i < 300; i++) {
+    struct profiled_comm *c = profiled_open(PLUGIN, 6, (uintptr_t)hash, 2, 1);
+    profiled_collective(c, &k);
+    profiled_close(c);
+  }
+  return NULL;
+}
+
+/* Communicators come and go on several threads: the last one goes while another comes. One thread is left. */
+UNIT_TEST(test_several_threads) {
+  pthread_t threads[4];
+  open_agent();
+  for (uintptr_t i = 0; i < 4; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, (void *)(i + 1)), 0);
+  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  check_threads(2);
+  close_agent();
+  open_agent();
+  open_and_close((void *)(uintptr_t)7);
+  assert_int_equal(last_pace(7).collectives, 1);
+  check_threads(2);
+  close_agent();
+}
+
+/* NCCL closes the library while a communicator lives, and after the last one, when the thread is still there. */
+UNIT_TEST(test_the_library_is_closed) {
   struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
   open_agent();
-  setenv("RDZV_ROUND", "2", 1);
+  struct profiled_comm *a = profiled_open(PLUGIN, 6, 9, 2, 1), *b = profiled_open(PLUGIN, 6, 10, 2, 1);
+  profiled_failed_init(a);
+  profiled_unload(a);
+  profiled_close(b);
+  profiled_failed_init(a);
+  profiled_collective(a, &k);
+  profiled_close(a);
+  assert_int_equal(last_pace(9).collectives, 1);
+  sleep_until(now_ns() + 1500 * (uint64_t)MS); /* it has woken in between */
+  check_threads(2);
+  close_agent();
+}
+
+/* Without an agent nothing is asked for; with one that is gone or has no round, training goes on and nothing is told. */
+UNIT_TEST(test_without_an_agent) {
+  static const char *const sockets[] = {"@nobody-listens-here", "x", "", NULL};
+  struct profiled_collective k = {.entered_ns = 1, .left_ns = 1001, .channels = 1};
+  open_agent();
+  sdk_server_close_round(agent);
   struct profiled_comm *c = profiled_open(PLUGIN, 6, 9, 2, 1);
   profiled_collective(c, &k);
   profiled_close(c);
-  sdk_server_work(agent);
-  sdk_server_work(agent);
-  struct sdk_event ev;
-  while (sdk_server_next(agent, &ev)) assert_int_not_equal(ev.kind, SDK_EVENT_PACE);
+  assert_int_equal(last_pace(9).collectives, 0);
   close_agent();
-  static const char *const sockets[] = {"@nobody-listens-here", "", "x", NULL};
   for (size_t i = 0; i < sizeof(sockets) / sizeof(*sockets); i++) {
     if (sockets[i])
       setenv("RDZV_AGENT_SOCKET", sockets[i], 1);
     else
       unsetenv("RDZV_AGENT_SOCKET");
     c = profiled_open(PLUGIN, 5, 9, 2, 1);
+    assert_int_equal(profiled_mask(c) != 0, sockets[i] && sockets[i][0]);
     profiled_collective(c, &k);
     profiled_close(c);
   }

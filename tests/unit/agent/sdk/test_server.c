@@ -86,6 +86,28 @@ UNIT_TEST(test_bad_records) {
   sdk_rig_close(&d);
 }
 
+/* Round 0 is the current one. If there is none, that is no trouble. */
+UNIT_TEST(test_whatever_round) {
+  struct sdk_rig d;
+  struct sdk_hello h = {.head = head(SDK_HELLO)};
+  union sdk_record r;
+  sdk_rig_open(&d, 1, 2);
+  for (int i = 0; i < 2; i++) {
+    int fd = raw_connect(&d);
+    assert_int_equal(send(fd, &h, sizeof(h), 0), sizeof(h));
+    pump(&d, 1000);
+    pump(&d, 0);
+    assert_true(recv(fd, &r, sizeof(r), 0) > 0);
+    assert_int_equal(r.head.type, i ? SDK_REFUSED : SDK_WELCOME);
+    if (i) assert_string_equal(r.refused.text, "no round runs here");
+    close(fd);
+    sdk_server_close_round(d.s);
+  }
+  pump(&d, 0);
+  assert_int_equal(d.troubles, 0);
+  sdk_rig_close(&d);
+}
+
 /* Of a record of another version only the head and librdzv's release are looked at. */
 UNIT_TEST(test_other_versions) {
   struct sdk_rig d;
