@@ -431,7 +431,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, group, 1, INT64_MAX)   /* the communicator: the same number on all its ranks */                        \
   F(S, INT, group_rank, 0, WORLD_MAX)  /* in it */                                                                     \
   F(S, INT, group_size, 0, WORLD_MAX)  /* its ranks; 0: not known */                                                   \
-  F(S, BOOL, pairs)                    /* it has sends and receives besides collectives */                             \
+  F(S, BOOL, pairs)                    /* it had sends and receives besides collectives, since the last PACE */        \
   F(S, INT, collectives, 0, INT64_MAX) /* that have ended, */                                                          \
   F(S, INT, waited_us, 0, INT64_MAX)   /* the time in them, */                                                         \
   F(S, INT, sent_bytes, 0, INT64_MAX)  /* what their timed sends carried, */                                           \

@@ -31,13 +31,16 @@ static struct kept_pace *find_place(struct pace_state *p, const struct rank_pace
   }
   if (n == GROUPS_PER_WORKER || p->n == PACES_MAX) return least && least->pace.waited_us < of->waited_us ? least : NULL;
   p->v = xgrow(p->v, p->n, &p->cap, sizeof *p->v);
+  p->v[p->n] = (struct kept_pace){.news = false};
   return &p->v[p->n++];
 }
 
 void sup_pace(struct supervisor *s, const struct supervisor_event *ev) {
   struct kept_pace *k = s->config.settings.slow_ranks_ms ? find_place(&s->pace, &ev->pace) : NULL;
   if (!k) return;
+  bool pairs = k->news && k->pace.group == ev->pace.group && k->pace.pairs; /* since the last message */
   *k = (struct kept_pace){.pace = ev->pace, .news = true};
+  k->pace.pairs |= pairs;
   s->pace.news = true;
 }
 

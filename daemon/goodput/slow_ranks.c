@@ -43,7 +43,7 @@ struct slow_ranks {
   int64_t world;
   struct map groups; /* number -> struct group */
   size_t n_parts;
-  bool pairs;
+  uint64_t pairs_until_ms; /* sends and receives in pairs are that recent */
   uint64_t judged_ms;
   struct slow_rank found[SLOW_FOUND_MAX];
   size_t n_found;
@@ -158,7 +158,7 @@ static bool group_advance(const struct slow_ranks *s, struct group *g, uint64_t 
 static bool can_tell(const struct slow_ranks *s, const struct group *g, uint64_t now_ms) {
   bool whole = (int64_t)g->n == s->world;
   if (g->intervals < SLOW_INTERVALS || now_ms > g->closed_ms + 2 * s->span_ms) return false;
-  return whole ? !s->pairs : g->n >= 4;
+  return whole ? now_ms >= s->pairs_until_ms : g->n >= 4;
 }
 
 /* Who is slow in this communicator, or nobody. */
@@ -312,7 +312,7 @@ bool slow_ranks_note(struct slow_ranks *s, const struct slow_sample *a, uint64_t
   if (p->n && now.collectives < p->v[p->n - 1].collectives) p->n = 0, g->has_base = false;
   if (p->n == POINTS) memmove(p->v, p->v + 1, (POINTS - 1) * sizeof *p->v), p->n--;
   p->v[p->n++] = now;
-  s->pairs |= a->pairs;
+  if (a->pairs) s->pairs_until_ms = now_ms + 2 * s->span_ms;
   g->noted_ms = now_ms;
   if (a->group_size) g->size = a->group_size;
   if (a->group_rank > g->largest) g->largest = a->group_rank;

@@ -18,8 +18,8 @@
  *   - if most communicators of a size have a slow rank in the same place, that is how the job is made, as the first stage
  *     of a pipeline is; unless all of them are on one node;
  *   - a rank that waits for a slow one elsewhere is late because of that one;
- *   - of fewer than four ranks, only the whole job can tell; and not even that if it has sends and receives in pairs, which
- *     a pipeline has. */
+ *   - of fewer than four ranks, only the whole job can tell; and not even that within two spans of sends and receives in
+ *     pairs, which a pipeline has. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ enum {
 struct slow_sample {
   int64_t rank, node;                    /* in the job */
   int64_t group, group_rank, group_size; /* size 0: not known */
-  bool pairs;
+  bool pairs;                            /* there were sends and receives in pairs since the report before */
   int64_t collectives, waited_us, sent_bytes, sending_us;
 };
 

@@ -94,10 +94,10 @@ static struct named *find_named(struct job_slow *s, int64_t rank) {
   return NULL;
 }
 
-/* --slow-limit. True: its host is left out, and the round ends. */
+/* --slow-limit. True: its host is left out, and the round ends. Not for a wire: it has two ends, and one is seen. */
 static bool exceeds_limit(struct job *j, struct named *k, const struct slow_rank *r, uint64_t now_ms) {
   const struct member *m = job_find_rank(j, r->node);
-  if (!j->settings.slow_limit || r->permille < 10 * j->settings.slow_limit) {
+  if (!j->settings.slow_limit || r->by == SLOW_BY_WIRE || r->permille < 10 * j->settings.slow_limit) {
     k->over_ms = 0;
     return false;
   }

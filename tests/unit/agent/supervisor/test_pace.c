@@ -49,6 +49,27 @@ BENCH_TEST(test_one_message_with_what_is_new) {
   assert_in_range(bench_count_sent(MSG_PACE), 0, 1);
 }
 
+/* A worker says once that it had sends and receives: that goes into the next message, and into no other. */
+static bool tells_of_pairs(const bool *pairs, int n) {
+  static int64_t collectives;
+  bench_forget();
+  for (int i = 0; i < n; i++)
+    bench_event(&(struct supervisor_event){.kind = SUP_PACE,
+                                           .round = (uint32_t)supervisor_round(bench.s),
+                                           .pace = {.group = 7, .pairs = pairs[i], .collectives = ++collectives}});
+  bench_run(6000);
+  assert_int_equal(bench_count_sent(MSG_PACE), 1);
+  return bench_sent(MSG_PACE)->rank_paces.ranks[0].pairs;
+}
+
+BENCH_TEST(test_pairs_of_several_reports) {
+  open_running(120000);
+  pace(0, 7, 1, 1);
+  bench_run(1000); /* the next message is not due yet */
+  assert_true(tells_of_pairs((bool[]){true, false}, 2));
+  assert_false(tells_of_pairs((bool[]){false}, 1));
+}
+
 BENCH_TEST(test_it_can_be_switched_off) {
   open_running(0);
   pace(0, 7, 100, 1000);

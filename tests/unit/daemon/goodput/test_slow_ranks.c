@@ -346,6 +346,24 @@ UNIT_TEST(test_a_slow_rank_in_a_pipeline) {
   world_close(&w);
 }
 
+/* A send and a receive at the begin do not blind the job for ever. */
+UNIT_TEST(test_pairs_are_forgotten) {
+  struct world w;
+  world_open(&w, RANKS, 9);
+  add_whole(&w);
+  number_comms(&w);
+  w.work_s[6] = 0.25;
+  w.pairs = true;
+  while (w.now_s[0] < 400) step(&w, 6, 0.2, -1, 1);
+  assert_int_equal(w.named_ever, 0);
+  w.pairs = false;
+  while (w.now_s[0] < 400 + 1.9 * SPAN_MS / 1000) step(&w, 6, 0.2, -1, 1);
+  assert_int_equal(w.named_ever, 0);
+  while (w.now_s[0] < 400 + 2.3 * SPAN_MS / 1000) step(&w, 6, 0.2, -1, 1);
+  assert_non_null(slow_ranks_find(w.slow, 6));
+  world_close(&w);
+}
+
 /* A rank whose reports do not come: nothing can be compared. And the sums of a rank may begin anew. */
 UNIT_TEST(test_reports_that_do_not_come) {
   struct slow_ranks *s = slow_ranks_create(SPAN_MS, 4, 1);

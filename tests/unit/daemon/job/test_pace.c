@@ -35,7 +35,8 @@ static void open_training(struct rig *r, struct node *n, int64_t min, size_t nod
 }
 
 /* Seconds of training, 100 collectives in each. The slow rank (-1: none) is in them for no time, the others for `permille`
- * of it. whole: all ranks of its node are as slow. */
+ * of it. whole: all ranks of its node are as slow. By its wire all are in them alike, and its sends take twice as long. */
+static enum slow_by slow_by;
 static void train(struct rig *r, struct node *n, size_t nodes, int seconds, int64_t slow, bool whole, int permille) {
   static int64_t sums[RIG_NODES_MAX * WORKERS], collectives;
   if (collectives == 0 || seconds == 0) memset(sums, 0, sizeof sums);
@@ -47,13 +48,15 @@ static void train(struct rig *r, struct node *n, size_t nodes, int seconds, int6
       for (int64_t k = 0; k < WORKERS; k++) {
         int64_t rank = n[i].rank_base + k;
         bool is_slow = whole ? slow >= 0 && rank / WORKERS == slow / WORKERS : rank == slow;
-        if (slow >= 0 && !is_slow) sums[rank] += permille * 1000;
+        if (slow >= 0 && (!is_slow || slow_by == SLOW_BY_WIRE)) sums[rank] += permille * 1000;
         v[k] = (struct rank_pace){.local_rank = k,
                                   .group = 5,
                                   .group_rank = rank,
                                   .group_size = (int64_t)nodes * WORKERS,
                                   .collectives = collectives,
-                                  .waited_us = sums[rank]};
+                                  .waited_us = sums[rank],
+                                  .sent_bytes = collectives << 20,
+                                  .sending_us = collectives * 1000 * (is_slow && slow_by == SLOW_BY_WIRE ? 2 : 1)};
       }
       msg_init(&m, MSG_PACE);
       m.rank_paces.incarnation = n[i].incarnation;
@@ -150,6 +153,28 @@ RIG_TEST(test_slow_limit) {
   assert_said(r, "drained: n2");
   assert_said(
       r, "by the job itself: rank 9 (n2, local 1) is slow: the others wait 20 % of the time for it (--slow-limit 15)");
+}
+
+/* Of a wire one end is seen, and the other may be at fault. */
+RIG_TEST(test_slow_limit_is_not_for_wires) {
+  rig_open(r, 1);
+  r->settings.slow_limit = 15;
+  r->settings.slow_limit_ms = 20000;
+  r->settings.min_nodes = 2;
+  r->settings.max_nodes = 3;
+  r->settings.slow_ranks_ms = 12000;
+  nodes_init(r, n, 3);
+  for (size_t i = 0; i < 3; i++) n[i].workers = WORKERS;
+  nodes_join(r, n, 3);
+  nodes_started(r, n, 3);
+  slow_by = SLOW_BY_WIRE;
+  train(r, n, 3, 0, -1, false, 0);
+  train(r, n, 3, 90, 9, false, 600);
+  slow_by = SLOW_BY_WORK;
+  rig_control(r, "status", "", false);
+  assert_said(r, "the wire from rank 9 (n2, local 1) is slow, or the one to the rank behind it: its sends cost 30 %");
+  assert_null(rig_said(r, "drained"));
+  assert_null(rig_last(r, n[0].conn, MSG_PREPARE));
 }
 
 RIG_TEST(test_slow_limit_only_where_it_can) {
