@@ -350,6 +350,8 @@ static int settle_all(struct settling *s, struct err *e) {
   note_misplaced(s);
   if (o->quiet && o->verbose)
     return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: remove one of them");
+  if (o->slow_limit.percent && !o->slow_ranks_ms && options_source(s, "slow-limit") > OPT_FROM_FILE)
+    return err_set(e, -EINVAL, "%s needs --slow-ranks: add --slow-ranks 3m", options_spelling_of(s, "slow-limit"));
   return 0;
 }
 

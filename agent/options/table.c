@@ -281,14 +281,15 @@ static const struct opt table[] = {
              "one is in PATH. This takes 5 s at most."},
     {.name = "slow-ranks",
      SITE(TIME(slow_ranks_ms, 0, TIMEOUT_MAX_MS)),
-     .def = "3m",
-     .help = "Name a rank for which the others have waited for this long, most of the time. Workers get "
-             "NCCL_PROFILER_PLUGIN for it, unless it is set. 0: never, and nothing is measured."},
+     .def = "0",
+     .help = "Name a rank for which the others have waited for this long, most of the time; 3m is a good choice. "
+             "Workers get NCCL_PROFILER_PLUGIN for it, unless it is set. 0: never, and nothing is measured."},
     {.name = "slow-limit",
      SITE(VALUE(slow_limit, option_slow_limit, "PERCENT[,TIME]")),
      .help =
          "Exclude the host of a slow rank if the others wait for it for PERCENT of the time or more, for TIME (10m) "
-         "after it was named, and if the job can continue without it. rdzvctl undrain readmits it. Default: never."},
+         "after it was named, and if the job can continue without it. rdzvctl undrain readmits it. It needs --slow-ranks. "
+         "Default: never."},
     {SHARED("signals-to-handle"), VALUE(signals, option_signals, "SIGNAL[,...]"),
      .def = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
      .help = "Signals at which the agent stops its workers, with the same signal, and exits. A signal given here is "

@@ -61,7 +61,7 @@
   SPARE("NCCL_RAS_ADDR", job->ras_addr,                                                                                \
         "where NCCL answers questions about a hang: a port of this agent alone, if it is not set already")             \
   SPARE("NCCL_PROFILER_PLUGIN", job->profiler,                                                                         \
-        "librdzv-nccl-profiler.so, by which NCCL reports how long a rank is in collectives, if it is not set already") \
+        "with `--slow-ranks`: librdzv-nccl-profiler.so, which reports times of collectives, if it is not set already") \
   SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")               \
   STR("CUDA_VISIBLE_DEVICES", p->lists.v[DEVICE_LIST_CUDA],                                                            \
       "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device, of NVIDIA or AMD")       \

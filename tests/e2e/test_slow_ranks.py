@@ -72,7 +72,7 @@ def test_slow_limit_leaves_the_host_out(rdzv, d, hosts):
 
 def test_what_the_user_sets_counts(rdzv, d):
     show = [sys.executable, "-c", "import os; print('plugin', os.environ.get('NCCL_PROFILER_PLUGIN'))"]
-    for env, options, want in (({}, (), r"plugin /.*/librdzv-nccl-profiler\.so"), ({"NCCL_PROFILER_PLUGIN": "mine"}, (), "plugin mine"), ({}, ("--slow-ranks", "0"), "plugin None")):
+    for env, options, want in (({}, ("--slow-ranks", "3m"), r"plugin /.*/librdzv-nccl-profiler\.so"), ({"NCCL_PROFILER_PLUGIN": "mine"}, ("--slow-ranks", "3m"), "plugin mine"), ({}, (), "plugin None")):
         a = rdzv.agent("--standalone", *options, "--no-python", "--", *show, env=env)
         a.expect(want)
         assert a.exit() == 0

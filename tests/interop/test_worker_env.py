@@ -37,7 +37,7 @@ AROUND = {
 # Which are another launcher's own: where its store is, what it calls the job, where it keeps error files.
 OWN = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
 # What ours has beyond torchrun's.
-MORE = {"NCCL_PROFILER_PLUGIN", "NCCL_RAS_ADDR", "NODE_RANK", "RDZV_ROUND", "RDZV_RESTART_COUNT", "RDZV_RUN_ID", "RDZV_HEAD_ADDR", "RDZV_LOCAL_RANK", "RDZV_AGENT_SOCKET"}
+MORE = {"NCCL_RAS_ADDR", "NODE_RANK", "RDZV_ROUND", "RDZV_RESTART_COUNT", "RDZV_RUN_ID", "RDZV_HEAD_ADDR", "RDZV_LOCAL_RANK", "RDZV_AGENT_SOCKET"}
 
 CASES = {
     "plain": (["--max-restarts", "1"], {"OMP_NUM_THREADS": None, "CUDA_VISIBLE_DEVICES": None}),

@@ -285,7 +285,7 @@ class Job:
     def waited(self, collectives: int, seconds: float) -> None:
         """Collectives of all ranks that have ended since this worker's start, and how long it was in them, from its own entry to their end.
 
-        The rank for which the others wait is named (--slow-ranks). NCCL's are measured anyway. Once a second is enough."""
+        The rank for which the others wait is named (--slow-ranks). With that option NCCL's are measured without this. Once a second is enough."""
         self._context.report("waited", int(collectives), int(seconds * 1e6))
 
     def resumed(self, step: int) -> None:

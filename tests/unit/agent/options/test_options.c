@@ -126,6 +126,7 @@ static const struct bad bads[] = {
     {"--hang-watch outputs", "", "write auto, sdk, output, or file:PATH"},
     {"--hang-stacks yes", "", "must be auto or never"},
     {"--quiet --verbose", "", "exclude each other"},
+    {"--slow-limit 20 x", "", "--slow-limit needs --slow-ranks: add --slow-ranks 3m"},
     {"", "RDZV_AGENT_NPROC=garbage", "RDZV_AGENT_NPROC=garbage"},
     {"", "RDZV_AGENT_NPROK=1", "did you mean RDZV_AGENT_NPROC?"},
 };
