@@ -40,7 +40,7 @@ enum fact_part { PART_HOST, PART_GPU, PART_MEMORY, PART_PCIE, PART_LINKS, PART_P
 /* F(ID, name, label, heading, unit, TYPE, COMPARE, slack, fine, odd class, PART, within a node). The heading is that of
  * its column in a table of nodes; "": it has none. Within a node: its GPUs are compared where nodes are too few. */
 #define FACT_LIST(F)                                                                                                   \
-  F(GPUS, "gpus", "number of GPUs", "GPUS", "", NUMBER, FEWER, 0, 0, CERTAIN, GPU, false)                              \
+  F(GPUS, "gpus", "number of GPUs", "GPUS", "", NUMBER, FEWER, 0, 0, HINT, GPU, false)                                 \
   F(GPU_MODEL, "gpu_model", "model", "MODEL", "", TEXT, NEVER, 0, 0, FINE, GPU, false)                                 \
   F(DRIVER, "driver", "GPU driver", "DRIVER", "", TEXT, SAME, 0, 0, HINT, HOST, false)                                 \
   F(CUDA, "cuda", "CUDA version", "CUDA", "", TEXT, SAME, 0, 0, HINT, HOST, false)                                     \
@@ -62,7 +62,7 @@ enum fact_part { PART_HOST, PART_GPU, PART_MEMORY, PART_PCIE, PART_LINKS, PART_P
   F(PORT_RATE, "port_rate", "rate", "RATE", "Gb/s", NUMBER, FEWER, 0, 0, SUSPECT, PORT, false)                         \
   F(PORT_LAYER, "port_layer", "link layer", "", "", TEXT, SAME, 0, 0, HINT, PORT, false)                               \
   F(LINK_DOWNED, "link_downed", "link losses", "", "", COUNTER, RISES, 0, 0, SUSPECT, PORT, false)                     \
-  F(DEVICE_NODE, "device_node", "device file", "", "", NUMBER, FEWER, 0, 0, SUSPECT, PORT, false)                      \
+  F(DEVICE_NODE, "device_node", "device file", "", "", NUMBER, FEWER, 0, 0, HINT, PORT, false)                         \
   F(KERNEL, "kernel", "kernel", "KERNEL", "", TEXT, SAME, 0, 0, HINT, HOST, false)                                     \
   F(RDZV, "rdzv", "version of rdzv", "RDZV", "", TEXT, SAME, 0, 0, HINT, HOST, false)                                  \
   F(CPUS, "cpus", "number of CPUs", "CPUS", "", NUMBER, FEWER, 0, 0, HINT, HOST, false)                                \

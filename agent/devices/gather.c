@@ -92,6 +92,10 @@ static void read_rdma_device(void *ctx, const char *name) {
   p.device = name;
   p.node = -1;
   scan_names(read_uverbs, &p, "%s/sys/class/infiniband/%s/device/infiniband_verbs", p.root, name);
+  char *physical = xasprintf("%s/sys/class/infiniband/%s/device/physfn", p.root, name);
+  bool of_others = access(physical, F_OK) == 0 && p.node != 1; /* a virtual function of another machine or container */
+  free(physical);
+  if (of_others) return;
   scan_names(read_port, &p, "%s/sys/class/infiniband/%s/ports", p.root, name);
 }
 
@@ -159,11 +163,11 @@ static void put_memory(struct fact_list *f, const char *at, const struct nvml *n
   put_foreign(f, at, processes, (int)count, job);
 }
 
-/* Returns how many GPUs there are. */
+/* Returns how many GPUs the host has: those that a scheduler hides count too, since an allocation may be uneven. */
 static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gather_gpus *g, const char *job) {
   char text[NVML_TEXT_MAX], at[FACT_AT_MAX + 1];
   unsigned count = 0;
-  int cuda, hidden = 0;
+  int cuda;
   if (n->driver_version && n->driver_version(text, sizeof text) == NVML_SUCCESS) facts_text(f, "", "driver", text);
   if (n->cuda_version && n->cuda_version(&cuda) == NVML_SUCCESS) {
     snprintf(text, sizeof text, "%d.%d", cuda / 1000, cuda % 1000 / 10);
@@ -177,10 +181,7 @@ static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gathe
     snprintf(at, sizeof at, "gpu%u", i);
     nvmlReturn_t rc = status;
     if (rc == NVML_SUCCESS && i < count) rc = n->handle(i, &d);
-    if (rc == NVML_ERROR_NO_PERMISSION) { /* outside of our container: CUDA does not use it either */
-      hidden++;
-      continue;
-    }
+    if (rc == NVML_ERROR_NO_PERMISSION) continue; /* outside of our container: CUDA does not use it either */
     if (g->xids[i]) facts_number(f, at, "xid", g->xids[i]);
     if (rc != NVML_SUCCESS || !d) {
       facts_text(f, at, "gpu_error", rc == NVML_SUCCESS ? "the driver no longer lists it" : n->error(rc));
@@ -195,7 +196,7 @@ static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gathe
     put_memory(f, at, n, d, job);
     put_links(f, at, n, d);
   }
-  return (int)g->seen - hidden;
+  return (int)g->seen;
 }
 
 /* The kernel's files of AMD's and Intel's drivers. */

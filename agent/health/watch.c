@@ -52,9 +52,10 @@ static void send_facts(struct health *h) {
 
 /* The look is over, for better or worse. */
 static void end_look(struct health *h) {
+  static const enum facts_part order[FACTS_PARTS] = {FACTS_HOST, FACTS_GPUS, FACTS_PORTS}; /* the last ones are cut */
   struct health_facts all = {.text = ""};
   for (int i = 0; i < FACTS_PARTS; i++) {
-    struct health_facts *p = &h->parts[i];
+    struct health_facts *p = &h->parts[order[i]];
     if (p->text[0] && !all.text[0]) snprintf(all.text, sizeof all.text, "%s", p->text);
     facts_add(&all.list, &p->list);
     health_facts_finish(p);
@@ -192,7 +193,9 @@ void health_welcome(struct health *h) {
 }
 
 void health_lost(struct health *h) {
-  if (h) h->welcomed = false;
+  if (!h || !h->welcomed) return;
+  h->welcomed = false;
+  if (h->helper && h->known && !h->told) set_timer(h, HEALTH_LOOK_MS + h->o.deadline_ms); /* it was that of WELCOME */
 }
 
 void health_begin_round(struct health *h) {

@@ -46,6 +46,7 @@ struct fleet_node {
   size_t n_rises;     /* of those that have risen */
   char *trouble;
   int64_t skew_ms, skew_before_ms;
+  int64_t gpus; /* the most that it has said */
   unsigned looks;
 };
 
@@ -219,6 +220,7 @@ void fleet_take(struct fleet *f, struct fleet_node *n, const struct facts *said,
     }
     if (s->stamp == old && fact_kinds[id].type == FACT_COUNTER) note_counter(n, s, s->usual, a->value, now_ms);
     s->stamp = new;
+    if (id == FACT_GPUS && a->value > n->gpus) n->gpus = a->value;
     v[n_now++] = (struct slot){s, is_text(s) ? (int64_t)(intptr_t)take_word(f, a->text) : a->value};
   }
   n->v = xrealloc(v, (n_now + 1) * sizeof(*v));
@@ -312,6 +314,7 @@ static void tell(const struct look *k, const struct fleet_node *n, const struct 
   d.value = r ? r->by : is_text(s) ? 0 : at->value;
   if (is_text(s)) d.usual = 0;
   d.class = d.by == ODD_BY_ITSELF ? fact_judge(s->id, d.value, d.text) : fact_judge_odd(s->id, d.text);
+  if (s->id == FACT_GPUS && d.value < n->gpus) d.class = FACT_CERTAIN; /* it has lost one */
   if (d.class != FACT_FINE) k->on_odd(k->arg, &d);
 }
 

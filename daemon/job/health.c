@@ -192,7 +192,8 @@ void job_health_tick(struct job *j, uint64_t now_ms) {
   h->look_ms = UINT64_MAX;
   findings_begin(&h->findings);
   for (size_t i = 0; h->findings.hosts.count && i < j->n_members; i++)
-    if (j->members[i]->facts) findings_note_host(&h->findings, j->members[i]->host);
+    if (j->members[i]->facts && !fleet_trouble(j->members[i]->facts)[0]) /* what it could not find out is as it was */
+      findings_note_host(&h->findings, j->members[i]->host);
   fleet_look(h->fleet, now_ms, on_odd, j);
   findings_end(&h->findings, now_ms);
   bool waits = fleet_waits(h->fleet, now_ms);

@@ -92,7 +92,7 @@ const struct fleet_fault fleet_faults[] = {
     {"port_state", "mlx5_2/1", 0, "DOWN", "suspect"},
     {"port_rate", "mlx5_3/1", 200, "", "suspect"},
     {"link_downed", "mlx5_4/1", 3, "", "suspect"},
-    {"device_node", "mlx5_5/1", 0, "", "suspect"},
+    {"device_node", "mlx5_5/1", 0, "", "hint"},
     {"port_layer", "mlx5_6/1", 0, "Ethernet", "hint"},
     {"kernel", "", 0, "5.15.0-100-generic", "hint"},
     {"driver", "", 0, "535.54.03", "hint"},

@@ -67,7 +67,16 @@ UNIT_TEST_WITH(reads_ports, set_up, tear_down) {
   tree_put(&t, "", "sys/class/infiniband/mlx5_0/device/infiniband_verbs/uverbs0/dev");
   tree_put(&t, "", "sys/class/infiniband/mlx5_1/device/infiniband_verbs/uverbs1/dev");
   tree_put(&t, "", "dev/infiniband/uverbs0");
+  /* Virtual functions: one is ours. */
+  put_port("mlx5_2/ports/1", "4: ACTIVE\n", "InfiniBand\n");
+  put_port("mlx5_3/ports/1", "1: DOWN\n", "InfiniBand\n");
+  put_port("mlx5_4/ports/1", "1: DOWN\n", "InfiniBand\n");
+  for (int i = 2; i < 5; i++) tree_put(&t, "", "sys/class/infiniband/mlx5_%d/device/physfn/vendor", i);
+  tree_put(&t, "", "sys/class/infiniband/mlx5_2/device/infiniband_verbs/uverbs2/dev");
+  tree_put(&t, "", "sys/class/infiniband/mlx5_3/device/infiniband_verbs/uverbs3/dev");
+  tree_put(&t, "", "dev/infiniband/uverbs2");
   gather_ports(&f, t.root);
+  assert_text("mlx5_2/1", "port_state", "ACTIVE");
   assert_text("mlx5_0/1", "port_state", "ACTIVE");
   assert_text("mlx5_0/1", "port_layer", "InfiniBand");
   assert_number("mlx5_0/1", "port_rate", 400);
@@ -76,7 +85,7 @@ UNIT_TEST_WITH(reads_ports, set_up, tear_down) {
   assert_text("mlx5_1/1", "port_state", "DOWN");
   assert_text("mlx5_1/2", "port_state", "INIT");
   assert_number("mlx5_1/2", "device_node", 0); /* it reads ACTIVE, perhaps, but nobody can open it */
-  assert_int_equal(f.n, 15);
+  assert_int_equal(f.n, 20);
 }
 
 UNIT_TEST_WITH(reads_gpus_of_amd, set_up, tear_down) {

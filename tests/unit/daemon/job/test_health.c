@@ -357,12 +357,34 @@ RIG_TEST(test_a_certain_fault_makes_a_spare) {
   all_say(r, n, 4, &p, 1, fault_of("recovery_action"));
   pass(r, n, 4, LOOK_MS);
   assert_string_equal(notice(r, n), "");
+  /* while its driver hangs, */
+  struct fleet_profile hangs = p;
+  hangs.gpus = 0;
+  fleet_fill(&room, &hangs);
+  fleet_fact_in(&room, "gpus", "")->name = "a_fact_of_tomorrow";
+  say_room(r, &n[1], "the GPU driver gave no answer within 20 s", 0);
+  pass(r, n, 4, MINUTE_MS);
+  assert_string_equal(notice(r, n), "");
+  rig_control(r, "status", "", false);
+  assert_said(r, "drained: n1 ");
   /* and no longer. */
   all_say(r, n, 4, &p, -1, NULL);
   pass(r, n, 4, LOOK_MS);
   assert_string_equal(notice(r, n), "node n1 is good again, and may join rounds");
   rig_control(r, "status", "", false);
   assert_null(rig_said(r, "drained: "));
+}
+
+/* A host of fewer GPUs may be allocated so; one that had more has lost one. */
+RIG_TEST(test_a_gpu_is_lost) {
+  struct fleet_profile p = fleet_profile_usual();
+  open_fleet(r, n, 3, 4, 4);
+  all_say(r, n, 4, &p, 1, fault_of("gpus"));
+  pass(r, n, 4, LOOK_MS);
+  assert_string_equal(notice(r, n), "node n1: number of GPUs is 7; 8 on 3 of 3 like nodes");
+  all_say(r, n, 4, &p, 2, fault_of("gpus"));
+  pass(r, n, 4, LOOK_MS);
+  assert_string_equal(notice(r, n), "node n2: number of GPUs is 7; 8 on 3 of 3 like nodes: it becomes a spare");
 }
 
 /* The second time it must be good for ten minutes. */
