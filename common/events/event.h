@@ -62,7 +62,7 @@ enum {
   F(GOODPUT_LOST, "goodput_lost", NUM, "seconds of it")                                                                \
   F(GOODPUT_STOPPING, "goodput_stopping", NUM, "seconds of it")                                                        \
   F(GOODPUT_CHECKPOINT, "goodput_checkpoint", NUM, "seconds of it")                                                    \
-  F(FACT, "fact", STR, "what is odd, as in `rdzvctl nodes --json`")                                                    \
+  F(FACT, "fact", STR, "what is odd, as in the JSON of `rdzvctl nodes`")                                               \
   F(AT, "at", STR, "where on the node: `gpu3`, `mlx5_0/1`; left out for the host")                                     \
   F(CLASS, "class", STR, "`hint`, `suspect` or `certain`")                                                             \
   F(VALUE, "value", STR, "that node's value")                                                                          \

@@ -81,7 +81,6 @@ const struct opts_spec rdzvctl_options_spec = {
                 "  rdzvctl jobs --json | jq .\n"
                 "  rdzvctl drain gpu17            before maintenance\n"
                 "  rdzvctl logs my-job 3 -f       the output of rank 3, wherever it runs\n"
-                "  rdzvctl check my-job           the network between its hosts\n"
                 "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n",
     .verbs = ctl_verbs,
     .exits = exits,

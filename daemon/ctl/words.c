@@ -18,7 +18,7 @@ enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK, WORD_END };
 const struct opts_verb ctl_verbs[] = {
     {"status", "[JOB]", "watch user json", "One job, or all: nodes, missing nodes, the last verdicts, drained hosts."},
     {"jobs", "", "watch user json", "One line per job."},
-    {"nodes", "JOB", "user json", "The hardware of the job's nodes side by side; what is odd is marked with \"!\"."},
+    {"nodes", "JOB", "user json", "The hardware of the job's nodes side by side; \"!\" marks what is odd."},
     {"drain", "HOST", "force json", "No further round uses it. One that does ends as planned, uncharged."},
     {"undrain", "HOST", "json", "Its nodes may join rounds again, and its past is forgotten."},
     {"hosts", "", "json", "Hosts on which several jobs have failed; new rounds avoid them."},
@@ -30,7 +30,7 @@ const struct opts_verb ctl_verbs[] = {
     {"logs", "JOB [RANK]", "follow tail user json",
      "The recent lines of the job's workers, or of this rank, from all nodes."},
     {"check", "JOB", "svg user json",
-     "Measures the network between the hosts of the job, in pairs, and marks what is slow. It takes their bandwidth meanwhile."},
+     "Measures the network between the job's hosts, and marks what is slow."},
     {"top", "[JOB]", "user", "All jobs, or a job's nodes, the worst first: every second on a terminal."},
     {"key", "", "json", "Prints your key for this daemon, to be copied to another machine."},
     {"token", "", "json", "Prints the token of your key, for the daemon's HTTP pages."},

@@ -180,7 +180,7 @@ CASES = [
     ("rdzv-trainer --data sy", {"synthetic:"}),
     ("rdzv-trainer -b 8 --resume ", {"auto", "none"}),
     ("rdzvd --state-dir fo", {"folder"}),
-    ("rdzvctl ", {"status", "jobs", "nodes", "drain", "undrain", "hosts", "stop", "kill-worker", "confirm-dead", "logs", "top", "warm", "key",
+    ("rdzvctl ", {"status", "jobs", "nodes", "drain", "undrain", "hosts", "stop", "kill-worker", "confirm-dead", "logs", "check", "top", "warm", "key",
                  "token"}),
     ("rdzvctl -p 29400 s", {"status", "stop"}),
     ("rdzvctl kill-worker --signal SIGUSR", {"SIGUSR1", "SIGUSR2"}),

@@ -5,12 +5,14 @@ hangs delays nothing. The profiles are scripts for the tests' own NVML (tests/ri
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import pages
 import pytest
 
 from harness import AGENT, BUILD, alive, comm, environ, stat, until
@@ -159,9 +161,10 @@ def agent(rdzv, host, *args, script="sleep 60", more=None):
 
 
 def test_check_only(rdzv, host):
+    (line,) = pages.lines("deploy/guide/health.md", "check-only")
     for profile in FAULTS:
         host.use(profile)
-        a = rdzv.agent("--check-only", env=host.env())
+        a = rdzv.agent(*shlex.split(line)[1:], env=host.env())
         assert a.exit() == (16 if profile in BROKEN else 0), a
         assert len([line for line in a.out if re.match(r"gpu\d ", line)]) == 8, a
         assert a.says(f"this host cannot work: {BROKEN[profile]}") if profile in BROKEN else not a.err, a

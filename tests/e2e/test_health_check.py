@@ -3,8 +3,10 @@
 
 import json
 import re
+import shlex
 import signal
 
+import pages
 import pytest
 
 from harness import until
@@ -60,7 +62,10 @@ def test_a_signal_ends_a_check(rdzv):
 
 def test_the_others_read_why_a_node_does_not_come(rdzv, d, hosts):
     check = "[ $(hostname) != n1 ] || { echo the disk is full; exit 1; }"
-    options = ("--endpoint", d.endpoint, "--nnodes", "2", "--rdzv-id", "family", "--check", check, "--", "sh", "-c", WAIT)
+    (line,) = pages.lines("deploy/guide/health.md", "site")
+    option, command = shlex.split(line)[2:4]
+    assert command.startswith("/usr/sbin/nhc ")
+    options = ("--endpoint", d.endpoint, "--nnodes", "2", "--rdzv-id", "family", option, check, "--", "sh", "-c", WAIT)
     first = rdzv.agent(*options, wrap=hosts(0), node="0")
     first.expect("1 of 2 nodes is here")
     bad = rdzv.agent(*options, wrap=hosts(1), node="1")
@@ -165,7 +170,8 @@ def excluded(rdzv):
 
 
 def test_two_jobs_that_fail_on_one_host(rdzv, d, hosts):
-    p = ask(rdzv, "hosts")
+    hosts_of, undrain = (shlex.split(line)[1:] for line in pages.lines("deploy/guide/health.md", "past"))
+    p = ask(rdzv, *hosts_of)
     assert p.code == 0 and p.says("no jobs have failed on one host alone"), p
     agents = sick(rdzv, d, hosts, "ada", "--exclude-after", "1")
     agents[0].expect("round 2: 2 nodes")

@@ -78,6 +78,8 @@ def fields_of(message, n, report):
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
         EVIDENCE=dict(incarnation=n.incarnation, round=n.round or 1, collectives=[dict(group="g", op="o", seq=1, waiting=1, ranks="0")], silent="0"),
         FACTS=dict(wall_ms=1, text="t", facts=[dict(name="kernel", at="gpu0", text="t")]),
+        PAIRED=dict(serial=1, port=1, secret="ab" * 16, text="t"),
+        PACE=dict(incarnation=n.incarnation, round=n.round or 1, ranks=[dict(local_rank=0, group=1, collectives=1, waited_us=1)]),
         CONTROL=dict(verb="drain", host="h", job="job", user="u"),
     )[message]
 
@@ -164,13 +166,14 @@ TALKS = dict(
     IDS=[WELCOME, START, None, ("IDS", dict(ROUND, count=0, text="h"))],
     FIND_OWNERS=[WELCOME, START, None, ("FIND_OWNERS", dict(ROUND, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]))],
     MOVED=[("MOVED", dict(host="h", addr="127.0.0.1", port=1, incarnation=INCARNATION, round=1))],
+    PAIR=[WELCOME, START, None, ("PAIR", dict(serial=1, addr="127.0.0.1", port=1, secret="ab" * 16, bytes=1, limit_ms=100))],
     NOTICE=[WELCOME, START, None, ("NOTICE", dict(text="node n1: t"))],
     EVENT=[WELCOME, START, None, ("EVENT", dict(name="rdzv.node.joined"))],
     OWNERS=[WELCOME, START, None, ("OWNERS", dict(ROUND, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]))],
 )
 
 
-UNSEEN = ["GREETING", "MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
+UNSEEN = ["GREETING", "PAIR", "MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
 
 
 def talk(message, path, value):

@@ -5,8 +5,10 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import subprocess
 
+import pages
 from harness import RDZVCTL
 from native import Native
 from test_http import get
@@ -49,13 +51,14 @@ def test_nodes_and_page(rdzv):
     with nodes(d, 4, odd=1) as peers:
         for peer in peers:
             assert peer.expect("NOTICE").text == f"node n1: {sentence} (suspect)"
-        p = ctl(d, "nodes", "nightly")
+        text, as_json = (shlex.split(line)[1:] for line in pages.lines("deploy/guide/health.md", "nodes"))
+        p = ctl(d, *text)
         assert p.returncode == 0 and not p.stderr, p
         lines = p.stdout.splitlines()
         assert lines[0].split() == ["NODE", "HOST", "GPUS", "MODEL", "DRIVER", "PCIE", "NVLINKS", "KERNEL", "MEMLOCK"], p
         assert "!" not in lines[1] and " !x16/x8 " in lines[2], p
         assert lines[5].startswith(f"! node n1: {sentence} (suspect, for "), p
-        answer = json.loads(ctl(d, "nodes", "nightly", "--json").stdout)
+        answer = json.loads(ctl(d, *as_json).stdout)
         assert answer["job"] == "nightly" and [n["host"] for n in answer["nodes"]] == ["n0", "n1", "n2", "n3"]
         assert [len(n["odd"]) for n in answer["nodes"]] == [0, 1, 0, 0]
         assert {"name": "pcie_width", "at": "gpu3", "value": 8} in answer["nodes"][1]["facts"]

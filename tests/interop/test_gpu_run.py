@@ -74,6 +74,8 @@ def test_all_deadlines_fit_half_an_hour():
 @on_stand_ins
 def test_dry(tmp_path):
     """The whole order, on stand-ins for all that a GPU's machine has."""
+    (line,) = pages.lines("deploy/guide/benchmarks.md", "dry")
+    assert line == "tests/gpu/run --dry --build build"
     p = subprocess.Popen([sys.executable, RUN, "--dry", "--build", str(BUILD), "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     said = p.communicate(timeout=600)[0]
     found = json.loads((tmp_path / "results.json").read_text())["results"]
