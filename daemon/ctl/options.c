@@ -80,8 +80,7 @@ const struct opts_spec rdzvctl_options_spec = {
                 "  rdzvctl --watch                all jobs, every second\n"
                 "  rdzvctl jobs --json | jq .\n"
                 "  rdzvctl drain gpu17            before maintenance\n"
-                "  rdzvctl logs my-job 3 -f       the output of rank 3, wherever it runs\n"
-                "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n",
+                "  rdzvctl logs my-job 3 -f       the output of rank 3, wherever it runs\n",
     .verbs = ctl_verbs,
     .exits = exits,
     .env_prefix = "RDZVCTL_",
