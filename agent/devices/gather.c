@@ -196,7 +196,7 @@ static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gathe
     put_memory(f, at, n, d, job);
     put_links(f, at, n, d);
   }
-  return (int)g->seen;
+  return status == NVML_SUCCESS || g->seen ? (int)g->seen : -1;
 }
 
 /* The kernel's files of AMD's and Intel's drivers. */
@@ -214,7 +214,7 @@ static void gather_gpu_files(struct fact_list *f, const char *at, const char *ro
 void gather_gpus(struct fact_list *f, const struct nvml *n, struct gather_gpus *g, const char *root, bool composite,
                  const char *job) {
   struct gpus others = {0};
-  int first = n ? gather_nvidia(f, n, g, job) : 0;
+  int counted = n ? gather_nvidia(f, n, g, job) : 0, first = counted < 0 ? 0 : counted;
   scan_gpus_in_use(&others, root, composite);
   for (int i = 0; i < others.n; i++) {
     const struct gpu *gpu = &others.v[i];
@@ -225,6 +225,6 @@ void gather_gpus(struct fact_list *f, const struct nvml *n, struct gather_gpus *
     if (gpu->pci[0]) gather_gpu_files(f, at, root, gpu->pci);
     put_foreign(f, at, gpu->processes, gpu->n_processes, job);
   }
-  facts_number(f, "", "gpus", first + others.n);
+  if (counted >= 0 && !g->unknown) facts_number(f, "", "gpus", first + others.n);
   gpus_finish(&others);
 }

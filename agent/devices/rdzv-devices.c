@@ -200,7 +200,8 @@ static void begin_nvidia(struct watch *w, struct facts_line *line) {
   int rc = nvml_begin(&w->nvml, &e);
   w->begun = rc == 0;
   bool driver = scan_text("%s/proc/driver/nvidia/version", devices_root(environ)) != NULL;
-  if (rc && (rc != -ENOENT || driver)) snprintf(line->missing, sizeof line->missing, "NVML: %.200s", e.text);
+  w->gpus.unknown = rc && (rc != -ENOENT || driver);
+  if (w->gpus.unknown) snprintf(line->missing, sizeof line->missing, "NVML: %.200s", e.text);
 }
 
 static void report_xid(struct watch *w, const nvmlEventData_t *event) {
