@@ -18,6 +18,13 @@ static inline uint64_t rng_mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/* Of a text; never 0. */
+static inline uint64_t rng_text(const char *text) {
+  uint64_t x = 0;
+  for (; *text; text++) x = rng_mix(x + (unsigned char)*text);
+  return x | 1;
+}
+
 static inline uint64_t rng_at(uint64_t seed, enum rng_stream stream, uint64_t counter) {
   return rng_mix(rng_mix(rng_mix(seed) + (uint64_t)stream) + counter);
 }

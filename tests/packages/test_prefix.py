@@ -85,7 +85,7 @@ def test_the_pages_are_there(prefix):
     """The licence, the front page, and all pages that it leads to; of their links only those to sources and build files lead nowhere."""
     docs = prefix / "share/doc/rdzv"
     assert (docs / "LICENSE").read_text() == (TOP / "LICENSE").read_text()
-    assert {str(p.relative_to(docs)) for p in docs.rglob("*.md")} == {*pages.pages(), "proto/PROTOCOL.md"}
+    assert {str(p.relative_to(docs)) for p in docs.rglob("*.md")} == {*pages.pages(), "NEWS.md", "proto/PROTOCOL.md"}
     for page in pages.pages():
         links = {link.split("#")[0] for link in re.findall(r"\]\(([^)\s:]+)\)", (docs / page).read_text())} - {""}
         dead = {os.path.normpath(os.path.join(os.path.dirname(page), link)) for link in links if not (docs / page).parent.joinpath(link).exists()}

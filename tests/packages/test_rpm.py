@@ -35,7 +35,7 @@ HAVE = {
 }
 # Libraries and packages that each needs, without versions.
 NEED = {
-    "rdzv": {"/bin/sh", "systemd", "libc", "libcurl", "libjansson", "libsodium", "libuv"},
+    "rdzv": {"/bin/sh", "systemd", "libc", "libcurl", "libjansson", "libm", "libsodium", "libuv"},
     "rdzv-trainer": {"libc", "libm", "libopenblas", "libz"},
     "rdzv-libs": {"libc"},
     "rdzv-devel": {"rdzv-libs", "/usr/bin/pkg-config"},

@@ -29,8 +29,8 @@
 #include "agent/trainer/compute/compute.h"
 
 #include "agent/trainer/compute/loops.h"
+#include "agent/trainer/rng.h"
 #include "common/mem.h"
-#include "common/siphash.h"
 
 #include <cblas.h>
 #include <errno.h>
@@ -417,7 +417,7 @@ static uint64_t cpu_kind(void) {
   char text[256];
   if (!openblas_get_config || !openblas_get_corename || !openblas_get_num_threads) return 0;
   snprintf(text, sizeof text, "%s %s %d", openblas_get_config(), openblas_get_corename(), openblas_get_num_threads());
-  return siphash(&(struct siphash_key){0}, text, strlen(text)) | 1;
+  return rng_text(text);
 }
 
 struct compute *compute_cpu_create(enum compute_precision precision) {

@@ -28,7 +28,7 @@
 #include "agent/trainer/gpu/cuda_compute.h"
 
 #include "common/mem.h"
-#include "common/siphash.h"
+#include "agent/trainer/rng.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -116,7 +116,7 @@ static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct er
     char kind[sizeof p.name + 64];
     (void)cudaRuntimeGetVersion(&runtime);
     snprintf(kind, sizeof kind, "%s %d %d %zu", p.name, u->sm, runtime, cublasLtGetVersion());
-    u->base.kind = siphash(&(struct siphash_key){0}, kind, strlen(kind)) | 1;
+    u->base.kind = rng_text(kind);
   }
   const unsigned char *b = (const unsigned char *)p.uuid.bytes;
   snprintf(u->base.device, sizeof u->base.device,
