@@ -317,11 +317,15 @@ static void pipeline(struct world *w, int stages, bool slow) {
   number_comms(w);
   w->pairs = true;
   while (w->now_s[0] < 600) {
-    for (int r = 0; r < w->n; r++)
-      work(w, r, w->work_s[r] * (1 + 0.03 * normal(w)) + 0.02 * (stages - r / dp) + (slow && r == 5 ? 0.06 : 0));
+    for (int r = 0; r < w->n; r++) {
+      int later = stages - r / dp;
+      work(w, r, w->work_s[r] * (1 + 0.03 * normal(w)) + 0.02 * later + (slow && r == 5 ? 0.06 : 0));
+    }
     for (int g = 0; g < w->n_comms; g++) collective(w, &w->comms[g], -1, 1);
-    for (int r = 0; r < w->n; r++) /* the next forward pass begins with the first stage */
-      work(w, r, 0.02 * (r / dp));
+    for (int r = 0; r < w->n; r++) { /* the next forward pass begins with the first stage */
+      int stage = r / dp;
+      work(w, r, 0.02 * stage);
+    }
     report(w);
   }
 }
