@@ -24,7 +24,8 @@ static void put_space(struct fact_list *f, const char *path, const char *size, c
   if (statvfs(path, &fs) != 0) return;
   int64_t block = (int64_t)fs.f_frsize;
   /* Hosts that are alike differ by a few MiB, which firmware keeps. */
-  if (size) facts_number(f, "", size, ((int64_t)fs.f_blocks * block / MIB + 512) / 1024 * 1024);
+  int64_t mib = (int64_t)fs.f_blocks * block / MIB;
+  if (size) facts_number(f, "", size, mib < 10240 ? mib : (mib + 512) / 1024 * 1024);
   facts_number(f, "", left, facts_coarse((int64_t)fs.f_bavail * block / MIB));
 }
 

@@ -45,6 +45,7 @@
 #include "common/err.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
+#include "common/mem.h"
 
 enum {
   PROCESSES_ASKED = 256,
@@ -199,7 +200,11 @@ static void begin_nvidia(struct watch *w, struct facts_line *line) {
   if (w->begun) return;
   int rc = nvml_begin(&w->nvml, &e);
   w->begun = rc == 0;
-  bool driver = scan_text("%s/proc/driver/nvidia/version", devices_root(environ)) != NULL;
+  const char *root = devices_root(environ);
+  /* A container without GPUs has the first file, but not the second. */
+  char *file = xasprintf("%s/dev/nvidiactl", root);
+  bool driver = scan_text("%s/proc/driver/nvidia/version", root) && access(file, F_OK) == 0;
+  free(file);
   w->gpus.unknown = rc && (rc != -ENOENT || driver);
   if (w->gpus.unknown) snprintf(line->missing, sizeof line->missing, "NVML: %.200s", e.text);
 }

@@ -22,6 +22,8 @@ bool health_is_broken(const struct fact_list *list, struct buf *why) {
       size_t known = sizeof actions / sizeof *actions;
       buf_printf(why, "%s: its driver asks to %s (recovery action %" PRId64 ")", f->at,
                  f->value > 0 && (size_t)f->value < known ? actions[f->value] : "recover the GPU", f->value);
+    } else if (strcmp(f->name, "remap_failed") == 0 && f->value) {
+      buf_printf(why, "%s: a row remap of its memory has failed", f->at);
     } else if (strcmp(f->name, "xid") == 0 && xid_class_of(f->value) == XID_CERTAIN) {
       buf_printf(why, "%s: XID %" PRId64 " (%s)", f->at, f->value, xid_words(f->value));
     } else {

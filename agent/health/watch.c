@@ -63,6 +63,8 @@ static void end_look(struct health *h) {
   h->due = FACTS_HOST;
   bool same = h->known && facts_equal(&all.list, &h->latest.list) && strcmp(all.text, h->latest.text) == 0;
   if (!same) {
+    if (all.text[0] && strcmp(all.text, h->latest.text) != 0)
+      log_info("health: %s; checks that need it count as passed", all.text);
     log_debug("health: %zu facts about this host%s%s", all.list.n, all.text[0] ? "; not known: " : "", all.text);
     h->told = false;
   }
@@ -160,8 +162,8 @@ static void start_helper(struct health *h) {
 }
 
 static void on_timer(uv_timer_t *timer) {
-  static const char *const silent[] = {"this host's facts were not found out", "the RDMA ports gave no answer",
-                                       "the GPU driver gave no answer"};
+  static const char *const silent[] = {"this host's facts (a file system such as TMPDIR?) were not found out",
+                                       "the RDMA ports gave no answer", "the GPU driver gave no answer"};
   struct health *h = timer->data;
   char why[REASON_MAX + 1];
   if (h->welcomed && h->known && !h->told) {
@@ -178,8 +180,7 @@ static void on_timer(uv_timer_t *timer) {
     set_timer(h, LATE_MS);
     return;
   }
-  snprintf(why, sizeof why, "%s within %.3g s", silent[h->due == FACTS_HOST && h->known ? FACTS_GPUS : h->due],
-           (double)h->o.deadline_ms / 1000);
+  snprintf(why, sizeof why, "%s within %.3g s", silent[h->due], (double)h->o.deadline_ms / 1000);
   give_up(h, why);
 }
 

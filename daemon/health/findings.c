@@ -58,7 +58,7 @@ void findings_note(struct findings *all, const char *host, const struct deviatio
   struct odd_host *h = map_get(&all->hosts, host);
   struct finding *v = h ? h->first : NULL;
   while (v && (v->fact != d->fact || strcmp(v->at, d->at) != 0)) v = v->next;
-  if (!v && all->n == FINDINGS_MAX) return;
+  if (!v && all->n >= (d->class == FACT_HINT ? FINDINGS_MAX : 4 * FINDINGS_MAX)) return;
   if (!h) {
     h = xcalloc(1, sizeof *h);
     h->is_here = true;

@@ -16,7 +16,7 @@
 #include "daemon/health/fleet.h"
 
 enum {
-  FINDINGS_MAX = 1024, /* of one job; later ones are left out */
+  FINDINGS_MAX = 1024, /* of one job; later hints are left out, and faults from four times as many on */
   FINDING_APART_MS = 600000,
   FINDING_PAUSE_MS = 600000, /* between the first two times that one is named */
   FINDING_PAUSE_MAX_MS = 86400000,

@@ -175,7 +175,7 @@ static void note_counter(struct fleet_node *n, struct series *s, int64_t was, in
     n->rises = xrealloc(n->rises, (n->n_rises + 1) * sizeof(*n->rises));
     r = &n->rises[n->n_rises++];
   }
-  *r = (struct rise){s, is - was, now_ms};
+  *r = (struct rise){s, was < 0 ? is : is - was, now_ms}; /* no count is below 0; a message may say so */
 }
 
 /* Nodes with the same models of GPUs are alike, however many they have. Of those without GPUs the CPUs say what they are. */

@@ -116,6 +116,8 @@ def test_a_node_without_gpus(host):
     assert lines[2] == {"part": "gpus", "facts": [{"name": "gpus", "value": 0}]}, "no driver: not worth a word"
     host.root.joinpath("proc/driver/nvidia").mkdir(parents=True)
     host.root.joinpath("proc/driver/nvidia/version").write_text("NVRM version: 580\n")
+    host.root.joinpath("dev").mkdir(exist_ok=True)
+    host.root.joinpath("dev/nvidiactl").touch()
     last = json.loads(subprocess.check_output([HELPER, "facts"], env=env, text=True).splitlines()[-1])
     assert re.match("NVML: .*libthere-is-none", last["missing"])
 

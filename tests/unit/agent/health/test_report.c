@@ -32,13 +32,15 @@ UNIT_TEST(what_is_certain) {
   check("gpu3", "remap_pending", 1, "", ""); /* the daemon compares these with other nodes */
   check("gpu3", "pcie_width", 8, "", "");
   check("mlx5_0/1", "port_state", 0, "DOWN", "");
+  check("gpu3", "remap_failed", 0, "", "");
+  check("gpu3", "remap_failed", 1, "", "gpu3: a row remap of its memory has failed");
 }
 
 /* Whatever a healthy host says, nothing is made of it. */
 UNIT_TEST(nothing_is_invented) {
-  static const char *const names[] = {
-      "pcie_width",  "pcie_width_max", "nvlinks",     "ecc_uncorrected", "remap_pending", "remap_failed", "foreign_mib",
-      "link_downed", "port_rate",      "device_node", "shm_free_mib",    "gpus",          "memlock_kib"};
+  static const char *const names[] = {"pcie_width",    "pcie_width_max", "nvlinks",     "ecc_uncorrected",
+                                      "remap_pending", "foreign_mib",    "link_downed", "port_rate",
+                                      "device_node",   "shm_free_mib",   "gpus",        "memlock_kib"};
   enum { NAMES = sizeof names / sizeof *names };
   uint64_t x = 1;
   for (int i = 0; i < 1000; i++) {
