@@ -28,7 +28,7 @@ TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE
 NEED = {
     "rdzv-daemon": {"libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},
     "rdzv-agent": {"rdzv-daemon", "libc6", "libcurl4", "libjansson4", "libsodium23", "libuv1"},
-    "rdzv-trainer": {"libc6", "libopenblas0", "zlib1g"},
+    "rdzv-trainer": {"libc6", "libjansson4", "libopenblas0", "zlib1g"},
     "rdzv-trainer-cuda": {"rdzv-trainer", "libc6"},
     "librdzv0": {"libc6"},
     "librdzv-dev": {"librdzv0"},

@@ -36,7 +36,7 @@ HAVE = {
 # Libraries and packages that each needs, without versions.
 NEED = {
     "rdzv": {"/bin/sh", "systemd", "libc", "libcurl", "libjansson", "libm", "libsodium", "libuv"},
-    "rdzv-trainer": {"libc", "libm", "libopenblas", "libz"},
+    "rdzv-trainer": {"libc", "libjansson", "libm", "libopenblas", "libz"},
     "rdzv-libs": {"libc"},
     "rdzv-devel": {"rdzv-libs", "/usr/bin/pkg-config"},
     "rdzv-static": {"rdzv-devel"},
