@@ -215,6 +215,7 @@ static void check_failure(struct sim *s, const struct end *t) {
   bool finished = false, again = s->config.settings.after_finish == AFTER_FINISH_RESTART;
   for (int i = 0; i < r->n_places && !again; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
   if (check_repeated_end(s, r, t) || (t->verdict.lasting && t->round == 1)) return;
+  if (t->verdict.lasting == LASTING_RESULT) return; /* in any round: no restart makes a wrong result right */
   if (!finished && t->restarts_used < s->config.settings.max_restarts)
     sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used", cause_name(c),
                 t->restarts_used, s->config.settings.max_restarts);

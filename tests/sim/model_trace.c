@@ -146,7 +146,7 @@ static void note_welcome(struct sim *s) {
 
 static bool on_core_effect(struct sim *s, struct job_effect *fx) {
   if (t.planted && t.planted->core_effect && !t.planted->core_effect(s, fx)) return false;
-  if (fx->kind == JOB_EFFECT_SAVE && !strstr(fx->text, "\"end\"")) note_seal(s);
+  if (fx->kind == JOB_EFFECT_SAVE && strstr(fx->text, "{\"event\":\"seal\"")) note_seal(s);
   if (fx->kind == JOB_EFFECT_SEND && t.hello && fx->conn == t.hello->id) {
     struct msg *m = link_read(s, TO_AGENT, fx->bytes, "the daemon sends");
     if (m && m->type == MSG_WELCOME) note_welcome(s), t.hello = NULL;
