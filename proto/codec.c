@@ -270,6 +270,7 @@ static int get_field(const struct path *path, const struct field *f, const json_
   case FIELD_ENUM: {
     for (int i = 0; i < f->words->count; i++)
       if (strcmp(s, f->words->word[i]) == 0) return memcpy(p, &i, sizeof(i)), 0;
+    if (f->words->other >= 0) return memcpy(p, &f->words->other, sizeof(int)), 0;
     struct buf shown = BUF_INIT;
     buf_put_escaped(&shown, s, json_string_length(v), SHOWN_MAX);
     int rc = refuse(e, path, "is \"%s\", a word that this version does not know", buf_text(&shown));

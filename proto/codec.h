@@ -26,6 +26,7 @@ enum field_type {
 struct words {
   const char *const *word;
   int count;
+  int other; /* how an unknown word reads; -1: it is refused */
 };
 
 struct object;

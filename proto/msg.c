@@ -9,8 +9,7 @@
  * receiver checks its meaning, never its form. A body without JSON reads as an empty object, so a heartbeat has 16
  * bytes and needs no special case.
  *
- * Of a GREETING or HELLO of another version only the version is decoded: its reader refuses it by that number, and the
- * other fields may have changed.
+ * Of a GREETING or HELLO that does not fit only its versions and the name of its release are decoded.
  *
  * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is
  * copied twice.
@@ -47,6 +46,20 @@ const char *msg_name(enum msg_type t) {
 
 enum msg_direction msg_direction(enum msg_type t) {
   return is_type(t) ? kinds[t].direction : TO_AGENT;
+}
+
+bool msg_is_known(const struct bytes *frame, uint64_t features) {
+  static const uint64_t needs[MSG_COUNT] = {
+      [MSG_FACTS] = FEATURE_FACTS,  [MSG_NOTICE] = FEATURE_NOTICE, [MSG_PAIR] = FEATURE_PAIRS,
+      [MSG_PAIRED] = FEATURE_PAIRS, [MSG_PACE] = FEATURE_PACE,
+  };
+  unsigned type = frame->len < FRAME_HEADER_SIZE ? MSG_NONE : le16_get(frame->data + 4);
+  return !is_type(type) || (needs[type] & ~features) == 0;
+}
+
+struct release msg_release(const struct msg *m) {
+  if (m->type == MSG_GREETING) return (struct release){m->greeting.release, m->greeting.version, m->greeting.oldest};
+  return (struct release){m->hello.release, m->hello.version, m->hello.oldest};
 }
 
 /* All members of the union are at its beginning. */
@@ -88,6 +101,21 @@ struct bytes *msg_bytes(const struct msg *m) {
   return b;
 }
 
+/* A GREETING or HELLO of a release that this one does not work with: its other fields may mean something else. */
+static bool take_misfit(struct msg *m, const json_t *json) {
+  if (m->type != MSG_GREETING && m->type != MSG_HELLO) return false;
+  const char *name = json_string_value(json_object_get(json, "release"));
+  struct release r = {.name = name && strlen(name) <= RELEASE_MAX ? name : field_empty,
+                      .version = json_integer_value(json_object_get(json, "version")), /* 0: it is no integer */
+                      .oldest = json_integer_value(json_object_get(json, "oldest"))};
+  if (r.version < 1 || r.version > UINT16_MAX || r.oldest < 0 || r.oldest > UINT16_MAX || release_fits(r)) return false;
+  object_init(msg_objects[m->type], body_of(m));
+  *(m->type == MSG_GREETING ? &m->greeting.version : &m->hello.version) = r.version;
+  *(m->type == MSG_GREETING ? &m->greeting.oldest : &m->hello.oldest) = r.oldest;
+  *(m->type == MSG_GREETING ? &m->greeting.release : &m->hello.release) = r.name;
+  return true;
+}
+
 int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e) {
   if (!is_type(f->type)) return err_set(e, -EPROTO, "message type %u is unknown to this version", f->type);
   if (kinds[f->type].direction != direction)
@@ -103,16 +131,7 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
   m->id = f->id;
   m->raw = f->raw;
   m->raw_len = f->raw_len;
-  /* Only the version of a GREETING or HELLO of another version is meaningful. */
-  const json_t *v = m->type == MSG_GREETING || m->type == MSG_HELLO ? json_object_get(json, "version") : NULL;
-  json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
-  int64_t other = n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
-  if (other) {
-    object_init(msg_objects[m->type], body_of(m));
-    *(m->type == MSG_GREETING ? &m->greeting.version : &m->hello.version) = other;
-  } else {
-    rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
-  }
+  if (!take_misfit(m, json)) rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
   if (rc) {
     object_free_lists(msg_objects[f->type], body_of(m));
     json_decref(json);

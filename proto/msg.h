@@ -30,10 +30,10 @@
 #include "common/bytes.h"
 #include "common/err.h"
 #include "proto/frame.h"
+#include "proto/version.h"
 #include "proto/xid.h"
 
 enum {
-  PROTO_VERSION = 1, /* PROTOCOL.md 11 says when it increases, and what no version may change */
   JOB_ID_MAX = 128,
   AGENT_ID_MAX = 32,
   INCARNATION_MAX = 40,
@@ -101,7 +101,9 @@ enum owner_byte {
   OWNER_DONE = 'd', /* the owner's job is over: nobody looks for it here */
 };
 
-/* Words of the wire. Adding one at the end is compatible; the receiver refuses an unknown word by name. */
+/* Words of the wire. A new one stands at the end. A list with OTHER is open: a word that the receiver does not know
+ * reads as that one. OWNERSHIP_LIST and LASTING_LIST are open too, with UNKNOWN and NO. Of the other lists an unknown
+ * word is refused by name, so a new one goes only to a peer that has said the word of its feature. */
 #define PHASE_LIST(X)     /* a node's phase in the round that HELLO names */                                           \
   X(NONE, "none")         /* in no round: joins */                                                                     \
   X(STARTING, "starting") /* has START, not all workers run yet */                                                     \
@@ -133,7 +135,8 @@ enum owner_byte {
   X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */                                              \
   X(DEVICE_HELD, "device-held")   /* a worker was not started: its device is still in use */                           \
   X(CONTACT_LOST, "contact-lost") /* a worker left the round in place, and nothing else has ended it */                \
-  X(NCCL_IDS, "nccl-ids")         /* the round's ncclUniqueIds could not be minted, or versions of NCCL differ */
+  X(NCCL_IDS, "nccl-ids")         /* the round's ncclUniqueIds could not be minted, or versions of NCCL differ */      \
+  X(OTHER, "other")               /* a cause of a later release; `text` may tell it */
 
 #define SCALE_UP_LIST(X) /* when later nodes join a round below max */                                                 \
   X(NOW, "now")          /* the round ends for them */                                                                 \
@@ -170,7 +173,8 @@ enum owner_byte {
   X(LEFT, "left")                                                                                                      \
   X(DRAINED, "drained")                                                                                                \
   X(REFUSED, "refused")                                                                                                \
-  X(CHECKING, "checking")
+  X(CHECKING, "checking")                                                                                              \
+  X(OTHER, "other") /* `text` may tell it */
 
 #define PROSPECT_LIST(X)    /* the next step after WAITING's left_ms if no node comes or goes */                       \
   X(GIVE_UP, "give-up")     /* --join-timeout: the job fails */                                                        \
@@ -182,7 +186,8 @@ enum owner_byte {
   X(CLAIM, "claim")         /* the round begins when it is claimed */                                                  \
   X(HOPELESS, "hopeless")   /* the job fails: each node that is missing was refused */                                 \
   X(CHECK, "check")         /* the round begins when a node has passed its --check */                                  \
-  X(PAIRS, "pairs")         /* the round begins when nodes have exchanged data in pairs */
+  X(PAIRS, "pairs")         /* the round begins when nodes have exchanged data in pairs */                             \
+  X(OTHER, "other")
 
 #define OWNERSHIP_LIST(X) /* whose a connection is, as the agent of its node sees it */                                \
   X(GONE, "gone")         /* no process of that node has it */                                                         \
@@ -490,10 +495,16 @@ const char *job_state_name(enum job_state v);
 
 #define greeting_FIELDS(F, S)                                                                                          \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
+  F(S, INT, oldest, 0, 65535)        /* the oldest version that it works with; 0: its own alone */                     \
+  F(S, STR, features, FEATURES_MAX)  /* the words of the features that it knows, separated by blanks: section 11 */    \
+  F(S, STR, release, RELEASE_MAX)    /* for sentences: "0.1.0" */                                                      \
   F(S, HEX, ticket, TICKET_TEXT_MAX) /* opens the next channel, section 13.6; "": none */
 
 #define hello_FIELDS(F, S)                                                                                             \
   F(S, REQ_INT, version, 1, 65535)                                                                                     \
+  F(S, INT, oldest, 0, 65535)       /* the oldest version that it works with; 0: its own alone */                      \
+  F(S, STR, features, FEATURES_MAX) /* the words of the features that it knows, separated by blanks: section 11 */     \
+  F(S, STR, release, RELEASE_MAX)   /* for sentences: "0.1.0" */                                                       \
   F(S, REQ_HEX, agent, AGENT_ID_MAX)                                                                                   \
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
   F(S, OBJ, settings, settings)                                                                                        \
@@ -554,7 +565,6 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, unchecked)               /* the last check could not run */
 
 #define welcome_FIELDS(F, S)                                                                                           \
-  F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, INT, round, 0, ROUND_MAX) /* last sealed */                                                                     \
   F(S, ENUM, state, job_state)                                                                                         \
@@ -669,7 +679,6 @@ const char *job_state_name(enum job_state v);
 #define bye_FIELDS(F, S) F(S, STR, text, TEXT_MAX)
 
 #define agent_died_FIELDS(F, S)                                                                                        \
-  F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
   F(S, REQ_HEX, agent, AGENT_ID_MAX)
 
@@ -774,7 +783,6 @@ const char *job_state_name(enum job_state v);
   F(S, INT, term, 0, TERM_MAX)
 
 #define forward_FIELDS(F, S)                                                                                           \
-  F(S, REQ_INT, version, 1, 65535)                                                                                     \
   F(S, REQ_STR, job, JOB_ID_MAX)                                                                                       \
   F(S, INT, uid, -1, 4294967295) /* as in HELLO */                                                                     \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -897,6 +905,10 @@ struct msg {
 };
 
 const char *msg_name(enum msg_type t); /* "HELLO"; "?" for an unknown number */
+/* Whether a peer with these features knows this frame. */
+bool msg_is_known(const struct bytes *frame, uint64_t features);
+/* What the sender of a GREETING or HELLO says of itself; its strings are the message's. */
+struct release msg_release(const struct msg *m);
 enum msg_direction msg_direction(enum msg_type t);
 
 /* An empty message: every field as if absent (INT: 0 clamped to its bounds, except that a minimum of -1 gives -1). */
@@ -907,8 +919,8 @@ void verdict_init(struct verdict *v);
 void msg_encode(struct buf *out, const struct msg *m);
 struct bytes *msg_bytes(const struct msg *m); /* the same, as one reference */
 /* Decodes a frame as a whole. 0: the caller must call msg_finish; m->raw borrows from f. Else -EPROTO and a sentence
- * with message and field. Of a GREETING or HELLO with another version than PROTO_VERSION only `version` is decoded:
- * refuse it by that. */
+ * with message and field. Of a GREETING or HELLO that does not fit (release_fits) only version, oldest and release are
+ * decoded: refuse it by those. */
 int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e);
 void msg_finish(struct msg *m);
 

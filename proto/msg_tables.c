@@ -15,23 +15,25 @@ const char field_empty[1] = "";
 
 /* clang-format off */
 #define WORD(name, word) word,
-#define WORDS(type, list, n) \
+#define WORDS(type, list, n) OPEN_WORDS(type, list, n, -1)
+#define OPEN_WORDS(type, list, n, other) \
   static const char *const type##_word[] = {list(WORD)}; \
-  static const struct words type##_words = {type##_word, n};
+  static const struct words type##_words = {type##_word, n, other};
 WORDS(phase, PHASE_LIST, PHASE_COUNT)
 WORDS(report_kind, REPORT_KIND_LIST, REPORT_COUNT)
-WORDS(cause, CAUSE_LIST, CAUSE_COUNT)
-WORDS(ownership, OWNERSHIP_LIST, OWNERSHIP_COUNT)
+OPEN_WORDS(cause, CAUSE_LIST, CAUSE_COUNT, CAUSE_OTHER)
+OPEN_WORDS(ownership, OWNERSHIP_LIST, OWNERSHIP_COUNT, OWNERSHIP_UNKNOWN)
 WORDS(outcome, OUTCOME_LIST, OUTCOME_COUNT)
 WORDS(scale_up, SCALE_UP_LIST, SCALE_UP_COUNT)
 WORDS(after_finish, AFTER_FINISH_LIST, AFTER_FINISH_COUNT)
-WORDS(lasting, LASTING_LIST, LASTING_COUNT)
+OPEN_WORDS(lasting, LASTING_LIST, LASTING_COUNT, LASTING_NO)
 WORDS(nccl_ids, NCCL_IDS_LIST, NCCL_IDS_COUNT)
 WORDS(pair_check, PAIR_CHECK_LIST, PAIR_CHECK_COUNT)
-WORDS(absence, ABSENCE_LIST, ABSENCE_COUNT)
-WORDS(prospect, PROSPECT_LIST, PROSPECT_COUNT)
+OPEN_WORDS(absence, ABSENCE_LIST, ABSENCE_COUNT, ABSENCE_OTHER)
+OPEN_WORDS(prospect, PROSPECT_LIST, PROSPECT_COUNT, PROSPECT_OTHER)
 WORDS(job_state, JOB_STATE_LIST, JOB_STATE_COUNT)
 #undef WORDS
+#undef OPEN_WORDS
 #undef WORD
 
 /* The codec reads and writes an enum as an int. */

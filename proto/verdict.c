@@ -194,6 +194,7 @@ static void put_what(struct buf *out, const struct verdict *v) {
     if (v->text[0]) buf_puts(out, ": ");
     put_some(out, v->text, MISSING_SHOWN_MAX); /* names each attempt */
     return;
+  case CAUSE_OTHER:
   case CAUSE_NONE: /* of a run that another daemon has ended, for example */
     if (!v->text[0]) break;
     put_some(out, v->text, MISSING_SHOWN_MAX);
@@ -225,9 +226,9 @@ static int weight(enum cause c) {
       [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2,  [CAUSE_WORKER_EXEC] = 2,
       [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,    [CAUSE_OPERATOR] = 5,
       [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4, [CAUSE_DEVICE_HELD] = 2,
-      [CAUSE_CONTACT_LOST] = 1,  [CAUSE_NCCL_IDS] = 3,
+      [CAUSE_CONTACT_LOST] = 1,  [CAUSE_NCCL_IDS] = 3,     [CAUSE_OTHER] = 2,
   };
-  _Static_assert(CAUSE_COUNT == 14, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 15, "a new cause needs a weight");
   return weights[c];
 }
 
@@ -245,7 +246,7 @@ static int origin(const struct verdict *v) {
 
 bool cause_costs_restart(enum cause c) {
   return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
-         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
+         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS || c == CAUSE_OTHER;
 }
 
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms) {

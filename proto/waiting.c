@@ -119,8 +119,8 @@ static void put_missing(struct buf *out, const struct waiting *w, uint64_t later
   if (w->missing) buf_printf(out, "; missing %" PRId64, w->missing);
   for (size_t i = 0; i < w->n_absent; i++) {
     buf_puts(out, i ? ", " : w->missing ? ": " : "; missing: ");
-    static const char *const words[ABSENCE_COUNT] = {"never came", "lost ",    "left ",
-                                                     "drained ",   "refused ", "began its --check "};
+    static const char *const words[ABSENCE_COUNT] = {"never came",         "lost ", "left ", "drained ", "refused ",
+                                                     "began its --check ", "went "};
     put_text(out, w->absent[i].hosts);
     buf_printf(out, " (%s", words[w->absent[i].why]);
     if (w->absent[i].why != ABSENCE_NEVER) {

@@ -30,6 +30,7 @@
 #include "common/system/log.h"
 #include "common/mem.h"
 #include "common/system/loop.h"
+#include "proto/version.h"
 
 enum {
   BRANCH_LINE_MAX = 65536,    /* of its output */
@@ -160,12 +161,13 @@ static void on_greeting(struct branch *b, const char *line, size_t len) {
     if (b->greeting > GREETING_MAX) end_branch(b, (err_set(&e, -EPROTO, "its output is not that of rdzv-agent"), &e));
     return;
   }
-  if (len - n != strlen(RDZV_VERSION) || memcmp(line + n, RDZV_VERSION, len - n) != 0) {
-    struct buf version = BUF_INIT;
-    buf_put_escaped(&version, line + n, len - n, 40);
-    err_set(&e, -EPROTO, "it has rdzv-agent %s, and this is %s: install the same on all hosts", buf_text(&version),
-            RDZV_VERSION);
-    buf_finish(&version);
+  char name[RELEASE_MAX + 1];
+  struct release theirs = release_parse(line + n, len - n, name);
+  if (!release_fits(theirs)) {
+    struct buf text = BUF_INIT;
+    release_misfit(theirs, "its rdzv-agent", "rdzv-agent", &text);
+    err_set(&e, -EPROTO, "%s", buf_text(&text));
+    buf_finish(&text);
     end_branch(b, &e);
     return;
   }

@@ -36,6 +36,7 @@
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/opts/opts.h"
+#include "proto/version.h"
 
 enum {
   PLAN_MS = 30000,         /* for the plan */
@@ -354,7 +355,9 @@ int launched_run(char *const *env) {
   l->timer.data = turn.data = l;
   uv_timer_start(&l->timer, on_look_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
   uv_prepare_start(&turn, on_turn);
-  buf_printf(&hello, "%s %s\n", LAUNCH_UP_WORD, RDZV_VERSION);
+  buf_puts(&hello, LAUNCH_UP_WORD " ");
+  release_put(&hello);
+  buf_putc(&hello, '\n');
   send_up(l, &hello);
   launch_pulse_is_due(&l->pulse_ms, monotonic_ms());
   uv_run(&l->loop, UV_RUN_DEFAULT);

@@ -200,7 +200,9 @@ void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count,
   json_print(&text, o);
   json_decref(o);
   buf_reserve(out, text.len + LAUNCH_HEADER_MAX); /* so that it does not move with the key */
-  buf_printf(out, "%s %s %zu ", LAUNCH_DOWN_WORD, RDZV_VERSION, text.len);
+  buf_puts(out, LAUNCH_DOWN_WORD " ");
+  release_put(out);
+  buf_printf(out, " %zu ", text.len);
   /* "64 digits.4", or "-". */
   char *key = secret_alloc();
   if (p->key) {
@@ -228,17 +230,22 @@ int launch_header_parse(struct launch_plan *p, char *line, size_t *len, struct e
   if (strlen(line) >= LAUNCH_HEADER_MAX) return err_set(e, -EBADMSG, wrong);
   char *word = cut_word(&line);
   if (!word || strcmp(word, LAUNCH_DOWN_WORD) != 0) return err_set(e, -EBADMSG, wrong);
-  const char *version = cut_word(&line), *length = cut_word(&line);
-  if (!version) return err_set(e, -EBADMSG, wrong);
+  const char *release = cut_word(&line), *length = cut_word(&line);
+  if (!release) return err_set(e, -EBADMSG, wrong);
   int64_t n;
   int rc = 0;
-  if (strcmp(version, RDZV_VERSION) != 0)
-    rc = err_set(e, -EPROTO, "this is rdzv-agent %s, and its launcher is %s: install the same on all hosts",
-                 RDZV_VERSION, version);
-  else if (!length || parse_int(length, 2, LAUNCH_PLAN_MAX, &n, NULL))
+  char name[RELEASE_MAX + 1];
+  struct release launcher = release_parse(release, strlen(release), name);
+  if (!release_fits(launcher)) {
+    struct buf text = BUF_INIT;
+    release_misfit(launcher, "its launcher", "rdzv-agent", &text);
+    rc = err_set(e, -EPROTO, "%s", buf_text(&text));
+    buf_finish(&text);
+  } else if (!length || parse_int(length, 2, LAUNCH_PLAN_MAX, &n, NULL)) {
     rc = err_set(e, -EBADMSG, "the plan's length is invalid");
-  else
+  } else {
     rc = take_key(p, line, strlen(line), e);
+  }
   sodium_memzero(line, strlen(line));
   if (rc == 0) *len = (size_t)n;
   return rc;

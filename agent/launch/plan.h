@@ -4,16 +4,17 @@
 
 /* The orders of one process of the launch tree, and the protocol between processes. Pure.
  *
- * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH KEY\n", a plan of LENGTH bytes (JSON), then
+ * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH RELEASE LENGTH KEY\n", a plan of LENGTH bytes (JSON), then
  * lines:
  *     "S SIGNO"  send the agents this signal      "K"  kill everything now      "P"  a pulse
  *     "Q"  a question. S and Q are answered by "P" at once, and passed on
  *   End of file, and silence of LAUNCH_SILENCE_MS, mean that the launcher is gone.
- * Up, on its stdout:   "RDZV-LAUNCHED VERSION\n", then lines:
+ * Up, on its stdout:   "RDZV-LAUNCHED RELEASE\n", then lines:
  *     "1 INDEX text"  a line of that host's agent on stdout, "2 INDEX text" on stderr
  *     "J {...}"       a report (struct launch_report)                              "P"  a pulse
  *   Output before the first line is a login script's greeting and is skipped.
- * INDEX counts the hosts of the job from 0. KEY is the text of the job's key, a dot and the number of its source, or
+ * RELEASE is that of proto/version.h: hosts may have neighbouring releases. A later one adds keys to a plan, which an
+ * older one ignores, and reads an absent one as zero. INDEX counts the hosts of the job from 0. KEY is the text of the job's key, a dot and the number of its source, or
  * "-". It is in the header, because JSON's memory cannot be wiped. */
 
 #include <stdbool.h>

@@ -46,7 +46,7 @@ static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
 }
 
 int rdzv_take_welcome(struct rdzv *r, size_t size) {
-  if (size != sizeof(r->is))
+  if (size < sizeof(r->is))
     return rdzv_fail(r, -EPROTO,
                      "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions",
                      size, sizeof(r->is));
@@ -61,7 +61,7 @@ int rdzv_take_welcome(struct rdzv *r, size_t size) {
 }
 
 static int say_hello(struct rdzv *r, uint64_t deadline) {
-  struct sdk_hello hello = {.head = rdzv_head_of(SDK_HELLO), .release = RDZV_VERSION};
+  struct sdk_hello hello = {.head = rdzv_head_of(SDK_HELLO), .release = RDZV_VERSION, .features = SDK_FEATURES};
   int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
   if (!rc) rc = parse_env_u32(r, "RDZV_LOCAL_RANK", &hello.local_rank);
   if (rc) return rc;

@@ -158,7 +158,7 @@ static void keep_reason(struct rdzv *r, struct sdk_refused *f) {
 }
 
 static bool is_refused(const struct sdk_head *head, size_t size) {
-  return size == sizeof(struct sdk_refused) && head->magic == SDK_MAGIC && head->version == SDK_VERSION &&
+  return size >= sizeof(struct sdk_refused) && head->magic == SDK_MAGIC && head->version == SDK_VERSION &&
          head->type == SDK_REFUSED;
 }
 
@@ -260,7 +260,7 @@ static int receive(struct rdzv *r, size_t *size) {
     return refuse_other_version(r, &head);
   if (is_refused(&head, (size_t)n)) return refuse(r, &r->record.refused);
   *size = (size_t)n;
-  if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) {
+  if (head.type == SDK_REQUEST && *size >= sizeof(struct sdk_request)) {
     r->requested = r->record.request.bits;
     r->checkpoints.asked = r->record.request.checkpoint;
   }

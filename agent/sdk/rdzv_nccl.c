@@ -15,7 +15,7 @@ void rdzv_take_ids(struct rdzv *r, size_t size) {
   struct rdzv_nccl *k = &r->nccl;
   struct sdk_ids *record = &r->record.ids;
   if (size < offsetof(struct sdk_ids, ids) || record->count > RDZV_NCCL_IDS_MAX ||
-      size != offsetof(struct sdk_ids, ids) + (size_t)record->count * RDZV_NCCL_ID_SIZE || record->code > 0)
+      size < offsetof(struct sdk_ids, ids) + (size_t)record->count * RDZV_NCCL_ID_SIZE || record->code > 0)
     return; /* unusable; the wait for ids then times out */
   record->text[sizeof(record->text) - 1] = '\0';
   k->round = record->round;

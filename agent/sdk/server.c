@@ -165,6 +165,7 @@ static struct sdk_welcome welcome_of(const struct worker_conn *c) {
   w.requested = bits_of(c);
   w.checkpoint = c->of->checkpoint;
   w.saved_step = c->of->saved_step;
+  w.features = SDK_FEATURES;
   return w;
 }
 
@@ -343,7 +344,8 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
   unsigned type = r->head.type;
   size_t expected = type < sizeof(sizes) / sizeof(sizes[0]) ? sizes[type] : 0;
   if (expected == 0) return bad(c, "sent a record of type %u, which workers do not send", type);
-  if (size != expected) return bad(c, "sent a record of type %u with %zu bytes, expected %zu", type, size, expected);
+  if (size < expected || size > expected + SDK_GROWTH_MAX)
+    return bad(c, "sent a record of type %u with %zu bytes, expected %zu", type, size, expected);
   if (!c->greeted && type != SDK_HELLO) return bad(c, "sent a record of type %u before HELLO", type);
   switch (type) {
   case SDK_HELLO: return on_hello(c, &r->hello);

@@ -28,8 +28,12 @@
  * DONE                             ->      (no answer)
  *
  * Both ends check the version of every record, the first one included. They refuse another one with a sentence that
- * names both. All versions have in common: `struct sdk_head`; REFUSED; that the first record is HELLO; and, from
- * version 7 on, that the release of librdzv follows its head.
+ * names both. All versions have in common: `struct sdk_head`; REFUSED; that the first record is HELLO; and that the
+ * release of librdzv follows its head.
+ *
+ * A worker's library and its agent may be of neighbouring releases: one lives in a container, the other one on the node.
+ * Within a version a record only grows at its end, by at most SDK_GROWTH_MAX bytes. A reader ignores what it does not
+ * know there, and reads what is absent as zero.
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
  * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one
@@ -53,8 +57,15 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 9,
+  SDK_VERSION = 10,
   SDK_RECORD_MAX = 9216,
+  SDK_GROWTH_MAX = 256, /* bytes that later releases may add to a record of this version */
+};
+
+/* What the sender of HELLO or WELCOME knows of what is optional. A record of a feature goes only to a side that has its
+ * bit. */
+enum sdk_feature {
+  SDK_FEATURES = 0, /* all of this release: none yet */
 };
 
 enum sdk_type {
@@ -90,6 +101,7 @@ struct sdk_hello {
   char release[SDK_RELEASE_MAX]; /* of librdzv, for sentences */
   uint32_t round;                /* RDZV_ROUND: the agent refuses a worker of an old round; 0: the current one */
   uint32_t local_rank;
+  uint64_t features; /* enum sdk_feature: of librdzv */
 };
 
 struct sdk_welcome {
@@ -103,6 +115,7 @@ struct sdk_welcome {
   char head_addr[64];
   char node_addr[64];
   uint64_t saved_step; /* of the last SAVED here, in this round or before; 0: none */
+  uint64_t features;   /* enum sdk_feature: of the agent */
 };
 
 struct sdk_refused {

@@ -229,6 +229,9 @@ void sup_send_hello(struct supervisor *s) {
   msg_init(&m, MSG_HELLO);
   struct hello *h = &m.hello;
   h->version = PROTO_VERSION;
+  h->oldest = PROTO_OLDEST;
+  h->features = features_words();
+  h->release = RDZV_VERSION;
   h->agent = s->config.agent_id;
   h->job = s->config.job;
   h->settings = s->config.settings;
@@ -318,10 +321,10 @@ void sup_send_hello(struct supervisor *s) {
 
 void sup_greeting(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state != CONNECTION_GREETING) return;
-  if (ev->msg->greeting.version == PROTO_VERSION)
+  if (release_fits(msg_release(ev->msg)))
     sup_send_hello(s);
   else
-    sup_other_version(s, ev->msg->greeting.version);
+    sup_misfit(s, msg_release(ev->msg));
 }
 
 /* In no round the daemon's word counts. With another incarnation the earlier facts are forgotten. */

@@ -107,12 +107,14 @@ void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
   exit_after_trees(s, unfit ? EXIT_CODE_OTHER_HOST : (int)r->code);
 }
 
-void sup_other_version(struct supervisor *s, int64_t version) {
+void sup_misfit(struct supervisor *s, struct release daemon) {
   if (sup_is_exiting(s)) return;
-  sup_log(
-      s, LOG_ERROR,
-      "rdzvd at %s speaks protocol version %lld, this rdzv-agent speaks version %d; use the same version of rdzv on all nodes",
-      sup_daemon_name(s), (long long)version, PROTO_VERSION);
+  struct buf who = BUF_INIT, text = BUF_INIT;
+  buf_printf(&who, "rdzvd at %s", sup_daemon_name(s));
+  release_misfit(daemon, buf_text(&who), "rdzv-agent", &text);
+  sup_log(s, LOG_ERROR, "%s", buf_text(&text));
+  buf_finish(&who);
+  buf_finish(&text);
   exit_after_trees(s, EXIT_CODE_REFUSED);
 }
 

@@ -551,7 +551,7 @@ void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were 
 void sup_wait_tick(struct supervisor *s);
 
 /* end.c */
-void sup_other_version(struct supervisor *s, int64_t version);  /* the daemon's: final, as REFUSED is */
+void sup_misfit(struct supervisor *s, struct release daemon);   /* the daemon's: final, as REFUSED is */
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: for the daemon; NULL: none is sent */
 
 /* prepare.c */

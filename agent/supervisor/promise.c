@@ -65,8 +65,7 @@ static void forward(struct supervisor *s) {
   struct told *t = &s->promise.told;
   struct msg m;
   msg_init(&m, MSG_FORWARD);
-  m.forward = (struct forward){.version = PROTO_VERSION,
-                               .job = s->config.job,
+  m.forward = (struct forward){.job = s->config.job,
                                .uid = s->config.uid,
                                .incarnation = t->incarnation,
                                .origin = s->promise.origin,

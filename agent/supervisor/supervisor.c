@@ -125,7 +125,6 @@ const char *supervisor_fault(const struct supervisor *s) {
 static void sup_begin(struct supervisor *s, const struct supervisor_event *ev) {
   struct msg m;
   msg_init(&m, MSG_AGENT_DIED);
-  m.agent_died.version = PROTO_VERSION;
   m.agent_died.job = s->config.job;
   m.agent_died.agent = s->config.agent_id;
   sup_effect(s, SUP_DEATH_REPORT)->bytes = msg_bytes(&m);

@@ -182,7 +182,7 @@ static void keep_early(struct conn *c, const char *data, size_t len) {
 }
 
 void conn_send_bytes(struct conn *c, struct bytes *b) {
-  if (c->closing || c->flushing || c->broken) {
+  if (c->closing || c->flushing || c->broken || (c->heard && !msg_is_known(b, c->features))) {
     bytes_unref(b);
     return;
   }
@@ -437,6 +437,8 @@ static bool take_message(struct conn *c, size_t *at) {
   }
   *at += size;
   c->heard = true;
+  if (m.type == MSG_GREETING) c->features = features_of(m.greeting.features);
+  if (m.type == MSG_HELLO) c->features = features_of(m.hello.features);
   c->cb->on_msg(c, &m);
   msg_finish(&m);
   return true;

@@ -88,6 +88,7 @@ struct conn {
   size_t queued; /* bytes in uv's queue */
   bool preface_seen, preface_skipped;
   unsigned other_version;    /* server side: the version of a preface that is not FRAME_VERSION's; 0: none */
+  uint64_t features;         /* those of the peer's GREETING or HELLO */
   bool heard;                /* at least one whole message came */
   bool started;              /* by conn_start */
   bool foreign;              /* taken over by the owner */
@@ -122,10 +123,10 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e);
 void conn_feed(struct conn *c, const char *data, size_t len);
 /* Client side, while the peer is silent: two line ends, at which a server of another protocol says what it is. */
 void conn_knock(struct conn *c);
-/* Both drop bytes that can no longer be sent: after a close, or when writing has failed. Not before conn_start. What is
- * sent before a channel is open follows when it is. */
+/* Both drop bytes that can no longer be sent: after a close, or when writing has failed. They drop a message of a feature
+ * that the peer does not know. Not before conn_start. What is sent before a channel is open follows when it is. */
 void conn_send(struct conn *c, const struct msg *m);
-void conn_send_bytes(struct conn *c, struct bytes *b); /* takes one reference */
+void conn_send_bytes(struct conn *c, struct bytes *b); /* one whole frame, or foreign bytes; takes one reference */
 void conn_close(struct conn *c);                       /* at once; idempotent */
 /* Sends what is queued and the end, waits for the peer's end (so that no reset destroys data), and closes; after
  * CONN_CLOSE_FLUSH_MS at the latest. Input is dropped. */

@@ -137,19 +137,17 @@ static bool is_daemon_id(const char *id) {
 
 /* Messages. -------------------------------------------------------------------------------------------------------- */
 
-static bool version_is_ours(struct core *c, int64_t version) {
-  return version == PROTO_VERSION ||
-         refuse(c,
-                "its rdzv-agent speaks protocol version %lld, this rdzvd speaks version %d; use the same "
-                "version of rdzv on all nodes",
-                (long long)version, PROTO_VERSION);
-}
-
 bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   const struct source from = {.msg = "HELLO of", .name = h->host, .job = h->job};
   bool placed = h->phase != PHASE_NONE;
-  if (!version_is_ours(c, h->version)) return false;
+  if (!release_fits(msg_release(ev->msg))) {
+    struct buf text = BUF_INIT;
+    release_misfit(msg_release(ev->msg), "its rdzv-agent", "rdzvd", &text);
+    refuse(c, "%s", buf_text(&text));
+    buf_finish(&text);
+    return false;
+  }
   if (h->settings.min_nodes > h->settings.max_nodes)
     return refuse(c, "--nnodes %lld:%lld has a minimum above its maximum", (long long)h->settings.min_nodes,
                   (long long)h->settings.max_nodes);
@@ -180,7 +178,6 @@ bool core_forward_is_sound(struct core *c, const struct core_event *ev) {
   uint16_t port = c->jobs.daemon.port;
   /* Agents that are sent here would come back. */
   bool here = port && f->port == port && ipaddr_compare(&addr, &us) == 0;
-  if (!version_is_ours(c, f->version)) return false;
   if (!is_daemon_id(f->daemon))
     return refuse(c, "FORWARD of job %s names daemon %s, and no rdzvd has such an id", f->job, f->daemon);
   if (strcmp(f->origin, f->incarnation) > 0)

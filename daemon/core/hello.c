@@ -494,9 +494,9 @@ static void take_hello(struct core *c, const struct core_event *ev, struct accou
   member_note_vote(m, h, again, ev->now_ms);
   job_drop_holds_before_boot(j, m);
   m->wants_events = h->wants_events;
+  m->features = features_of(h->features);
   struct msg welcome;
   msg_init(&welcome, MSG_WELCOME);
-  welcome.welcome.version = PROTO_VERSION;
   welcome.welcome.incarnation = j->incarnation;
   welcome.welcome.round = j->round;
   welcome.welcome.state = j->state;

@@ -165,6 +165,7 @@ struct member {
   bool wants_ids;     /* in its last HELLO */
   bool wants_events;  /* the same */
   bool checks;        /* the same */
+  uint64_t features;  /* those that its agent knows, in its last HELLO */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];

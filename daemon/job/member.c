@@ -164,6 +164,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->sole = h->sole;
   m->wants_ids = h->wants_ids;
   m->wants_events = h->wants_events;
+  m->features = features_of(h->features);
   m->heard_ms = m->came_ms = now_ms;
   m->joined_no = ++j->jobs->join_counter;
   m->node_rank = m->rank_base = m->next.last_rank = -1;

@@ -115,7 +115,7 @@ void job_pairs_note_fault(struct job *j) {
 /* Who. ------------------------------------------------------------------------------------------------------------- */
 
 static bool can_take_part(const struct member *m, bool survey) {
-  return m->conn && !m->next.leaving && (survey || m->counted.available);
+  return m->conn && !m->next.leaving && m->features & FEATURE_PAIRS && (survey || m->counted.available);
 }
 
 static const struct member *find_suspect(const struct job *j) {

@@ -170,7 +170,7 @@ void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms) {
   if (!o)
     jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not JSON: %s", e.text);
   else if (!load_object(jobs, o, now_ms))
-    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end, a drain or a suspicion");
+    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end, a drain or a suspicion; a later release may have written it");
   json_decref(o);
 }
 

@@ -590,6 +590,9 @@ static void send_greeting(struct peer *p) {
   struct msg m;
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
+  m.greeting.oldest = PROTO_OLDEST;
+  m.greeting.features = features_words();
+  m.greeting.release = RDZV_VERSION;
   if (c->channel.state == CHANNEL_IS_SEALED) {
     randombytes_buf(random, sizeof(random));
     channel_put_ticket(&c->channel, p->peers->tickets, (uint32_t)time(NULL), random, ticket);
@@ -703,11 +706,11 @@ static void on_end(struct conn *c, int code, const char *reason) {
     say(p, level, "%s: %s: %s", p->name, refused ? "refused" : "closed", reason);
   }
   if (p->conn.other_version) {
-    /* GREETING has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
+    /* GREETING has our versions, and its layout is the same in all of them (PROTOCOL.md 11): the peer can name both. */
     char text[160];
     snprintf(text, sizeof(text),
-             "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
-             "all nodes",
+             "it speaks version %u of the frames, and this rdzvd " RDZV_VERSION " version %d: upgrade rdzv where it is "
+             "older",
              p->conn.other_version, FRAME_VERSION);
     send_greeting(p);
     send_refused(p, EXIT_CODE_REFUSED, text);

@@ -11,7 +11,7 @@ import unicodedata
 import harness
 import sealed
 from harness import stop_accepting
-from native import HEADER, NAMES, PREFACE, frame
+from native import FEATURES, HEADER, NAMES, PREFACE, frame
 
 # CSI as ESC, as C1 and as one byte; overrides, isolates, marks, a line separator, DEL, an invisible tag, a line break, OSC that sets the title.
 CHARS = "\x1b[31m\x9b31m\u202eevil\u2066\u2069\u200e\u200f\u2028\u2029\x7f\U000e0041\n\x9d0;title\x07"
@@ -63,7 +63,7 @@ class FakeDaemon:
     def _serve(self, conn):
         with contextlib.suppress(OSError, EOFError):
             seal, read, more = self._open(conn)
-            conn.sendall(seal(frame("GREETING", self.greeting or dict(version=1, **more))))
+            conn.sendall(seal(frame("GREETING", self.greeting or dict(version=1, features=FEATURES, **more))))
             data = b""
             while True:
                 data += read()

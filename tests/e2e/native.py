@@ -30,6 +30,8 @@ HEADER = struct.Struct("<IHHII")  # bytes behind the header, type, flags, id, by
 _list = (Path(__file__).resolve().parents[2] / "proto/msg.h").read_text()
 _list = _list[_list.index("#define MSG_LIST(M)") :].split("\n\n", 1)[0]
 NAMES = [None] + re.findall(r"^\s*M\((\w+),", _list, re.M)
+# Those of this release: daemons and agents of the tests know them all.
+FEATURES = " ".join(re.findall(r'^  X\(\w+, "(\w+)"\)', (Path(__file__).resolve().parents[2] / "proto/version.h").read_text(), re.M))
 NUMBERS = {name: i for i, name in enumerate(NAMES) if name}
 
 
@@ -162,7 +164,7 @@ class Native:
             stop_timeout_ms=1000, lease_ms=lease_ms,
         )
         fields = dict(
-            version=1, agent=self.agent, job=job, settings=settings, host="testhost", pid=1, workers=workers,
+            version=1, features=FEATURES, agent=self.agent, job=job, settings=settings, host="testhost", pid=1, workers=workers,
             incarnation=self.incarnation, round=self.round,
         )
         self.send("HELLO", dict(fields, **more))

@@ -146,7 +146,7 @@ def test_forged_reports(job):
     messages = [
         ("REPORT", dict(incarnation=job.incarnation, report=forged)),
         ("REPORT", dict(incarnation=job.incarnation, report=dict(seq=2, round=1, kind="finished", ago_ms=0))),
-        ("AGENT_DIED", dict(version=1, job=JOB, agent="ab" * 16)),
+        ("AGENT_DIED", dict(job=JOB, agent="ab" * 16)),
         ("END_ACK", dict(incarnation=job.incarnation)),
         ("BYE", dict(text="bye")),
         ("PROGRESS", dict(incarnation=job.incarnation, round=1, step=9)),

@@ -22,7 +22,7 @@ LIBRARY = BUILD / "tests/rig/fake-nvml.so"
 HELPER = BUILD / "agent/rdzv-devices"
 PROFILES = Path(__file__).parent / "health"
 ALL = sorted(p.stem for p in PROFILES.glob("*.nvml"))
-WELCOME = ("WELCOME", dict(version=1, incarnation="ab" * 8, round=0, state="forming", peer_addr="127.0.0.1", daemon="cd" * 8))
+WELCOME = ("WELCOME", dict(incarnation="ab" * 8, round=0, state="forming", peer_addr="127.0.0.1", daemon="cd" * 8))
 # What a healthy H100 of an HGX board says.
 WELL = dict(gpu_model="NVIDIA H100 80GB HBM3", recovery_action=0, ecc_uncorrected=0, remap_pending=0, remap_failed=0, foreign_mib=0, pcie_width=16, pcie_width_max=16, nvlinks=18, fabric="ready")
 # What each profile says else, by GPU: None is a fact that is missing.

@@ -13,7 +13,7 @@ from hostile import CHARS, EVIL, SHOWN, check, unprintable
 from native import Native, frame
 
 INCARNATION = "ab" * 8
-WELCOME = ("WELCOME", dict(version=1, incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
+WELCOME = ("WELCOME", dict(incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
 
 
 def test_names_of_hosts_and_jobs(rdzv):

@@ -72,9 +72,9 @@ def fields_of(message, n, report):
         ASK_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, addr="127.0.0.1", port=1, callers=[CALLER]),
         FOUND_OWNERS=dict(ROUND, incarnation=n.incarnation, serial=1, owners=[dict(id=1, **{"is": "other"}, uid=1, pid=1, name="p")]),
         BYE=dict(text="bye"),
-        AGENT_DIED=dict(version=1, job="job", agent="ab" * 8),
+        AGENT_DIED=dict(job="job", agent="ab" * 8),
         PROGRESS=dict(incarnation=n.incarnation, round=n.round or 1, step=3),
-        FORWARD=dict(version=1, job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
+        FORWARD=dict(job="job", incarnation=f"{int(time.time() * 1000):012x}-0123456789abcdef", round=1, daemon="ab" * 16, host="h", addr="127.0.0.1", port=1),
         MINTED=dict(incarnation=n.incarnation, round=n.round or 1, first=0, count=1, version=0, text="none"),
         EVIDENCE=dict(incarnation=n.incarnation, round=n.round or 1, collectives=[dict(group="g", op="o", seq=1, waiting=1, ranks="0")], silent="0"),
         FACTS=dict(wall_ms=1, text="t", facts=[dict(name="kernel", at="gpu0", text="t")]),
@@ -145,7 +145,7 @@ def test_every_text_to_the_daemon(rdzv, message):
 
 INCARNATION = "ab" * 8
 VERDICT = dict(cause="worker-exit", round=1, node_rank=0, rank=0, local_rank=0, host="h", pid=4, code=3, state="R", text="t", error="e", device="d")
-WELCOME = ("WELCOME", dict(version=1, incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
+WELCOME = ("WELCOME", dict(incarnation=INCARNATION, round=0, state="forming", peer_addr="127.0.0.1"))
 START = ("START", dict(incarnation=INCARNATION, origin=INCARNATION, round=1, node_rank=0, nodes=1, rank_base=0, world_size=1, role_world_size=1, head_addr="127.0.0.1", store_port=int(STORE_PORT),
                        head_host="h", node_addr="127.0.0.1", minters="h", other_command="h"))
 TALKS = dict(

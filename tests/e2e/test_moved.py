@@ -13,7 +13,7 @@ RUN = f"{int(time.time() * 1000):012x}-0123456789abcdef"
 def forward(d, **more):
     """What the daemon answers: nothing, if it believes it."""
     with Native(d.port) as n:
-        n.send("FORWARD", {**dict(version=1, job="job", incarnation=RUN, origin=RUN, round=3, term=2, daemon=32 * "2", host="gpu2", addr="127.0.0.1", port=1), **more})
+        n.send("FORWARD", {**dict(job="job", incarnation=RUN, origin=RUN, round=3, term=2, daemon=32 * "2", host="gpu2", addr="127.0.0.1", port=1), **more})
         return [m for m in n.until_closed() if m.name != "GREETING"]
 
 

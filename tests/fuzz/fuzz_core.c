@@ -196,7 +196,6 @@ static void forward(struct fuzz *f) {
   msg_init(&m, MSG_FORWARD);
   struct token t = any_token(f);
   unsigned i = byte(f);
-  m.forward.version = PROTO_VERSION;
   m.forward.job = i & 1 ? "two" : "one";
   m.forward.incarnation = t.incarnation[0] ? t.incarnation : "0";
   m.forward.origin = i & 64 ? "0" : m.forward.incarnation;
@@ -313,7 +312,6 @@ static void say_other(struct fuzz *f, const struct line *l) {
   if (m.type == MSG_AGENT_DIED) {
     unsigned who = byte(f);
     agent_id((int)(who % AGENTS), agent);
-    m.agent_died.version = PROTO_VERSION;
     m.agent_died.job = who & 64 ? "two" : "one";
     m.agent_died.agent = agent;
   }

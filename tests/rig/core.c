@@ -388,6 +388,7 @@ void node_hello(const struct node *n, struct msg *m) {
   msg_init(m, MSG_HELLO);
   struct hello *h = &m->hello;
   h->version = PROTO_VERSION;
+  h->features = features_words();
   h->agent = n->agent;
   h->job = n->job;
   h->settings = n->settings;
@@ -573,7 +574,6 @@ void node_heartbeat(struct rig *r, struct node *n) {
 void node_death_report(struct rig *r, const struct node *n) {
   struct msg m;
   msg_init(&m, MSG_AGENT_DIED);
-  m.agent_died.version = PROTO_VERSION;
   m.agent_died.job = n->job;
   m.agent_died.agent = n->agent;
   msg_of(r, ++r->next_conn, &m, n->key_uid, n->peer_addr, n->local_addr);

@@ -121,9 +121,9 @@ void random_msg_init(struct random_msg *r, enum msg_type t, uint64_t seed) {
   r->state = seed;
   msg_init(&r->m, t);
   random_object(r, msg_objects[t], &r->m.hello);
-  /* Of another version nothing else would be decoded. */
-  if (t == MSG_GREETING) r->m.greeting.version = PROTO_VERSION;
-  if (t == MSG_HELLO) r->m.hello.version = PROTO_VERSION;
+  /* Of one that does not fit nothing else would be decoded. */
+  if (t == MSG_GREETING) r->m.greeting.version = r->m.greeting.oldest = PROTO_VERSION;
+  if (t == MSG_HELLO) r->m.hello.version = r->m.hello.oldest = PROTO_VERSION;
   r->m.flags = (uint16_t)random_next(&r->state);
   r->m.id = (uint32_t)random_next(&r->state);
   if (below(r, 2)) return;

@@ -160,6 +160,7 @@ void bench_up(void) {
       &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.port = bench.peer ? 29400 : 0}, .text = bench.peer});
   msg_init(&m, MSG_GREETING);
   m.greeting.version = PROTO_VERSION;
+  m.greeting.features = features_words();
   bench_msg(&m);
 }
 
@@ -170,7 +171,6 @@ void bench_down(bool refused) {
 void bench_welcome(bool fence) {
   struct msg m;
   msg_init(&m, MSG_WELCOME);
-  m.welcome.version = PROTO_VERSION;
   m.welcome.incarnation = bench.incarnation;
   m.welcome.fence = bench.fenced = fence;
   m.welcome.daemon = bench.daemon ? bench.daemon : "";

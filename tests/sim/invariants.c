@@ -150,7 +150,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
 
 static bool is_worker_failure(enum cause c) {
   return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG ||
-         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
+         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS || c == CAUSE_OTHER;
 }
 
 /* It may: below max, and asked for by all. */

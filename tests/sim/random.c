@@ -374,6 +374,7 @@ struct sim *random_world(uint64_t seed, bool trace, bool verbose) {
   sim_config_init(&c);
   c.seed = seed;
   c.events = seed % 2 == 1;
+  c.mixed = seed % 4 < 2;
   c.trace = c.logs = c.connections = trace || verbose;
   c.verbose = verbose;
   struct sim *s = sim_create(&c);

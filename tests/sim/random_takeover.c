@@ -37,6 +37,7 @@ static void choose_config(struct sim_config *c, uint64_t seed) {
   c->seed = seed;
   c->takeover = true;
   c->events = seed % 3 == 1;
+  c->mixed = seed % 4 == 1 || seed % 4 == 2;
   c->owned = is_owned(seed);
   c->endpoints = c->owned ? 1 : 2 + (uint32_t)(seed / 8 % 3);
   c->claims = seed % 8 >= 6; /* every fourth */

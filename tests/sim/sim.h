@@ -397,6 +397,7 @@ struct mutator {
 
 struct sim_config {
   uint64_t seed;
+  bool mixed; /* every second node, and every second life of a daemon, is of a release that knows no feature */
   struct settings settings;
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms;

@@ -143,9 +143,14 @@ void link_forget(struct msg *m) {
   free(m);
 }
 
+/* Of two neighbours the older one has no features. A release of its own would not send the messages of any either. */
+static bool is_mixed(const struct sim *s, const struct sim_conn *c) {
+  return s->config.mixed && c->node && (c->node->index % 2 || c->daemon_life % 2);
+}
+
 void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m,
                     uint64_t said_at) {
-  if (c->open[!d] && !c->broken)
+  if (c->open[!d] && !c->broken && (!is_mixed(s, c) || msg_is_known(b, 0)))
     push_delivery(s, c, d, bytes_ref(b), m, said_at);
   else
     link_forget(m);
@@ -204,6 +209,7 @@ static void deliver(struct sim *s, struct sim_conn *c, struct sim_event *ev) {
   if (!ev->msg) ev->msg = link_read(s, d, ev->bytes, d == TO_AGENT ? "the daemon sends" : "the daemon is sent");
   struct msg *m = ev->msg;
   if (!m) return;
+  if (m->type == MSG_HELLO && is_mixed(s, c)) m->hello.features = "";
   if (d == TO_DAEMON) {
     daemon_receive(s, c, m);
   } else if (c->kind == CONN_AGENT) {

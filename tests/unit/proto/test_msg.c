@@ -153,9 +153,10 @@ UNIT_TEST(test_types_and_directions) {
   assert_string_equal(msg_name(MSG_CONTROL_REPLY), "CONTROL_REPLY");
 }
 
-/* Its other fields may have changed: the number is what it is refused by. */
-UNIT_TEST(test_another_version_is_decoded_to_its_number) {
-  static const char known[] = "{\"version\":2,\"nonce\":[1],\"agent\":{},\"settings\":7}";
+/* Its other fields may mean something else: it is refused by these three. */
+UNIT_TEST(test_a_release_that_does_not_fit) {
+  static const char known[] =
+      "{\"version\":3,\"oldest\":2,\"release\":\"0.4.0\",\"features\":[1],\"agent\":{},\"settings\":7}";
   static const char *const bad[] = {"{\"version\":0}", "{\"version\":65536}", "{\"version\":\"2\"}",
                                     "{\"version\":2.5}"};
   static const enum msg_type greetings[] = {MSG_GREETING, MSG_HELLO};
@@ -164,7 +165,11 @@ UNIT_TEST(test_another_version_is_decoded_to_its_number) {
     struct frame f = {.type = (uint16_t)greetings[i], .json = known, .json_len = sizeof(known) - 1};
     struct msg m;
     assert_int_equal(msg_decode(&f, to, &m, NULL), 0);
-    assert_int_equal(to == TO_AGENT ? m.greeting.version : m.hello.version, 2);
+    struct release r = msg_release(&m);
+    assert_int_equal(r.version, 3);
+    assert_int_equal(r.oldest, 2);
+    assert_string_equal(r.name, "0.4.0");
+    assert_false(release_fits(r));
     if (to == TO_DAEMON) assert_string_equal(m.hello.agent, "");
     msg_finish(&m);
     for (size_t k = 0; k < sizeof(bad) / sizeof(bad[0]); k++) {

@@ -91,9 +91,10 @@ static void break_type(json_t *object, const struct field *f, const char *path) 
     if (values[i].fits & 1u << f->type) continue;
     if (f->type == FIELD_STR && values[i].json[0] == '"') continue;
     bool item = f->type == FIELD_LIST && values[i].json[0] == '['; /* the item is what is named */
+    bool word = f->type == FIELD_ENUM && f->words->other >= 0 && values[i].json[0] == '"'; /* of a later release */
     SCOPED(buf_finish) struct buf named = BUF_INIT;
     with(object, f->name, json_loads(values[i].json, JSON_DECODE_ANY, NULL),
-         path_put(&named, "%s%s", path, item ? "[0]" : ""), false);
+         path_put(&named, "%s%s", path, item ? "[0]" : ""), word);
   }
 }
 

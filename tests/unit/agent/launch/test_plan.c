@@ -111,7 +111,7 @@ UNIT_TEST(test_headers) {
   struct launch_plan p = {0};
   struct err e = ERR_INIT;
   size_t len;
-  assert_int_equal(parse_header(&p, "RDZV-LAUNCH " RDZV_VERSION " 100 -", &len, &e), 0);
+  assert_int_equal(parse_header(&p, "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 -", &len, &e), 0);
   assert_int_equal(len, 100);
   assert_null(p.key);
   assert_int_equal(parse_header(&p, "RDZV-LAUNCH 0.0.9 100", &len, &e), -EPROTO);
@@ -120,16 +120,16 @@ UNIT_TEST(test_headers) {
                                     "x",
                                     "RDZV-LAUNCH",
                                     "RDZV-LAUNCH ",
-                                    "RDZV-LAUNCH " RDZV_VERSION,
-                                    "RDZV-LAUNCH " RDZV_VERSION " -1 -",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 99999999999 -",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 ",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS,
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS ".6",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS "0.4",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 " DIGITS ".4 ",
-                                    "RDZV-LAUNCH " RDZV_VERSION " 100 4294967296:" DIGITS ".4",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 -1 -",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 99999999999 -",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 ",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS,
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".6",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS "0.4",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".4 ",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 4294967296:" DIGITS ".4",
                                     "RDZV-LAUNCHED " RDZV_VERSION};
   for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
     e = (struct err)ERR_INIT;

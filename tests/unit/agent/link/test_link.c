@@ -464,7 +464,6 @@ static void listen_at(struct listener *l) {
 static struct bytes *forward_frame(const char *addr, uint16_t port) {
   struct msg m;
   msg_init(&m, MSG_FORWARD);
-  m.forward.version = PROTO_VERSION;
   m.forward.job = "j";
   m.forward.incarnation = m.forward.origin = "05";
   m.forward.round = 1;

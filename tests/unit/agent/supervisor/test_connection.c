@@ -65,11 +65,13 @@ BENCH_TEST(test_a_daemon_of_another_version_is_final) {
     bench_forget();
     bench_event(&(struct supervisor_event){.kind = SUP_LINK_UP});
     msg_init(&m, MSG_GREETING);
-    m.greeting.version = PROTO_VERSION + 1;
+    m.greeting.version = PROTO_VERSION + 2;
+    m.greeting.oldest = PROTO_VERSION + 1;
+    m.greeting.release = "9.0.0";
     bench_msg(&m);
     assert_int_equal(bench_count(SUP_SEND), 0);
-    assert_said("speaks protocol version 2, this rdzv-agent speaks version 1; use the "
-                "same version of rdzv on all nodes");
+    assert_said("has release 9.0.0 (protocol 2 to 3), and this rdzv-agent " RDZV_VERSION
+                " (protocol 1): upgrade rdzv where it is " RDZV_VERSION);
     if (running)
       assert_kills_and_exits(EXIT_CODE_REFUSED);
     else
@@ -399,7 +401,6 @@ static void welcome_back(bool recovering) {
   bench_run(20);
   bench_up();
   msg_init(&m, MSG_WELCOME);
-  m.welcome.version = PROTO_VERSION;
   m.welcome.incarnation = bench.incarnation;
   m.welcome.round = 1;
   m.welcome.state = recovering ? JOB_RECOVERING : JOB_RUNNING;

@@ -142,8 +142,7 @@ BENCH_TEST(test_the_welcome_of_another_daemon) {
     bench_up();
     struct msg m;
     msg_init(&m, MSG_WELCOME);
-    m.welcome = (struct welcome){.version = PROTO_VERSION,
-                                 .incarnation = bench.incarnation,
+    m.welcome = (struct welcome){.incarnation = bench.incarnation,
                                  .round = 1,
                                  .state = JOB_RECOVERING,
                                  .peer_addr = "",

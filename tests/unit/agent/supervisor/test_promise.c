@@ -246,7 +246,6 @@ BENCH_TEST(test_node_0_says_where_the_job_is) {
   assert_int_equal(bench_effect(SUP_FORWARD)->forward.current, 0);
   assert_place("gpu1", "10.0.0.3", 29400, DAEMON_1);
   read_forward(&m);
-  assert_int_equal(m.forward.version, PROTO_VERSION);
   assert_string_equal(m.forward.job, "job");
   assert_int_equal(m.forward.uid, 1000);
   assert_string_equal(m.forward.incarnation, bench.incarnation);

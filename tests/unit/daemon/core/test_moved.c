@@ -25,8 +25,7 @@ static void open_rig(struct rig *r) {
 }
 
 static struct forward forward_to(const char *daemon, int64_t round, int64_t term) {
-  return (struct forward){.version = PROTO_VERSION,
-                          .job = "job",
+  return (struct forward){.job = "job",
                           .uid = ADA,
                           .incarnation = RUN,
                           .origin = BEFORE,
@@ -450,25 +449,24 @@ RIG_TEST(test_the_limit_of_all) {
 RIG_TEST(test_what_is_refused) {
   static const struct {
     const char *daemon, *addr, *incarnation;
-    int64_t port, round, version;
+    int64_t port, round;
     const char *says;
   } t[] = {
-      {THERE, "10.0.0.77", RUN, 29400, 3, 2, "speaks protocol version 2, this rdzvd speaks version 1"},
-      {"22", "10.0.0.77", RUN, 29400, 3, 1, "FORWARD of job job names daemon 22, and no rdzvd has such an id"},
-      {"2222222222222222222222222222222-", "10.0.0.77", RUN, 29400, 3, 1, "and no rdzvd has such an id"},
-      {THERE, "gpu2", RUN, 29400, 3, 1, "names address gpu2, which is not numeric"},
-      {THERE, "10.0.0.77 10.0.0.78", RUN, 29400, 3, 1, "which is not numeric"},
-      {THERE, "0.0.0.0", RUN, 29400, 3, 1, "which is not one machine's"},
-      {THERE, "ff02::1", RUN, 29400, 3, 1, "which is not one machine's"},
-      {THERE, "255.255.255.255", RUN, 29400, 3, 1, "which is not one machine's"},
-      {THERE, "127.0.0.1", RUN, 29400, 3, 1, "which leads from each machine to itself"},
-      {THERE, "::1", RUN, 29400, 3, 1, "which leads from each machine to itself"},
-      {THERE, "10.0.255.1", RUN, 29400, 3, 1, "names this daemon's own address, 10.0.255.1"},
-      {THERE, "::ffff:10.0.255.1", RUN, 29400, 3, 1, "names this daemon's own address"},
-      {THERE, "10.0.0.77", "-", 29400, 3, 1, "no rdzvd gives such names"},
-      {THERE, "10.0.0.77", "ffffffffffff-0123456789abcdef", 29400, 3, 1, "begins more than 24 hours after now"},
-      {THERE, "10.0.0.77", RUN, 29400, 499999999, 1, "names round 499999999, for which its job had no time"},
-      {THERE, "10.0.0.77", "000000000000-0123456789abcdef", 29400, ROUND_MAX, 1, "which no job has reached"},
+      {"22", "10.0.0.77", RUN, 29400, 3, "FORWARD of job job names daemon 22, and no rdzvd has such an id"},
+      {"2222222222222222222222222222222-", "10.0.0.77", RUN, 29400, 3, "and no rdzvd has such an id"},
+      {THERE, "gpu2", RUN, 29400, 3, "names address gpu2, which is not numeric"},
+      {THERE, "10.0.0.77 10.0.0.78", RUN, 29400, 3, "which is not numeric"},
+      {THERE, "0.0.0.0", RUN, 29400, 3, "which is not one machine's"},
+      {THERE, "ff02::1", RUN, 29400, 3, "which is not one machine's"},
+      {THERE, "255.255.255.255", RUN, 29400, 3, "which is not one machine's"},
+      {THERE, "127.0.0.1", RUN, 29400, 3, "which leads from each machine to itself"},
+      {THERE, "::1", RUN, 29400, 3, "which leads from each machine to itself"},
+      {THERE, "10.0.255.1", RUN, 29400, 3, "names this daemon's own address, 10.0.255.1"},
+      {THERE, "::ffff:10.0.255.1", RUN, 29400, 3, "names this daemon's own address"},
+      {THERE, "10.0.0.77", "-", 29400, 3, "no rdzvd gives such names"},
+      {THERE, "10.0.0.77", "ffffffffffff-0123456789abcdef", 29400, 3, "begins more than 24 hours after now"},
+      {THERE, "10.0.0.77", RUN, 29400, 499999999, "names round 499999999, for which its job had no time"},
+      {THERE, "10.0.0.77", "000000000000-0123456789abcdef", 29400, ROUND_MAX, "which no job has reached"},
   };
   for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
     open_rig(r);
@@ -477,7 +475,6 @@ RIG_TEST(test_what_is_refused) {
     f.addr = t[i].addr;
     f.incarnation = f.origin = t[i].incarnation;
     f.port = t[i].port;
-    f.version = t[i].version;
     uint64_t conn = say(r, &f);
     const struct msg *m = rig_last(r, conn, MSG_REFUSED);
     assert_non_null(m);
