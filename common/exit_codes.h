@@ -20,7 +20,7 @@
   X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                                \
   X(INTERNAL, 70, "a bug in rdzv")                                                                                     \
   X(SYSTEM, 71, "this machine refused something (fork, memory, a port, a log file), or the guard died")                \
-  X(REFUSED, 72, "the daemon refused this node: other settings, a taken node rank, another version of rdzv")           \
+  X(REFUSED, 72, "the daemon refused this node: other settings, a taken node rank, a release that does not fit")       \
   X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout, at first or after a loss")                          \
   X(FENCED, 74, "this node was cut off past its lease, killed its workers and could not rejoin: requeue me")           \
   X(PREEMPTED, 75, "a signal asked this node to leave (Ctrl-C: 130): requeue me")                                      \

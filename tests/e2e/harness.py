@@ -397,7 +397,7 @@ class Rdzv:
     def close(self):
         """Kills what is left and returns its description; a test that passed has nothing left but its own daemons."""
         for p in self.procs:
-            if p.running and p.argv[len(self.wrap)] == RDZVD:
+            if p.running and p.argv[len(self.wrap)].endswith("/rdzvd"):
                 p.kill()
         deadline = time.monotonic() + HANG_S * SLOW
         while (left := self.pids()) and time.monotonic() < deadline:

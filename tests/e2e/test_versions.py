@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of different protocol versions meet: each names both versions and ends with 72 at once; PROTOCOL.md 11 says what all versions have in common."""
+"""Programs meet whose releases do not fit: each names both and ends with 72 at once; PROTOCOL.md 11 says what all versions have in common. Those that fit:
+test_neighbours.py."""
 
+import re
 import socket
 import threading
 
 import pytest
 
-from harness import RDZVCTL, until
+from harness import RDZVCTL, VERSION, until
 from hostile import FakeDaemon
 from native import Closed, Native, frame
 
-OURS, NEWER = 1, 2
+OURS, NEWER = 1, dict(version=3, oldest=2, release="9.9.0")
+MISFIT = rf"has release 9.9.0 (protocol 2 to 3), and this {{}} {VERSION} (protocol 1): upgrade rdzv where it is {VERSION}"
 
 
 def serve(server, greeting, heard):
@@ -26,13 +29,13 @@ def serve(server, greeting, heard):
 
 @pytest.fixture
 def newer():
-    """A daemon of the next version, whose GREETING has a version and nothing else that is known today."""
+    """A daemon of a version after the next, whose GREETING has nothing else that is known today."""
     opened = []
 
     def listen(server):
         heard = []
         opened.append(server)
-        greeting = frame("GREETING", dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
+        greeting = frame("GREETING", dict(NEWER, nonce=["of", "another", "kind"], more={}))
         threading.Thread(target=serve, args=(server, greeting, heard), daemon=True).start()
         return heard
 
@@ -43,10 +46,10 @@ def newer():
 
 
 def test_newer_daemon_and_older_agent(rdzv):
-    newer = FakeDaemon(greeting=dict(version=NEWER, nonce=["of", "another", "kind"], more={}))
+    newer = FakeDaemon(greeting=dict(NEWER, nonce=["of", "another", "kind"], more={}))
     a = rdzv.agent("--endpoint", newer.endpoint, "--join-timeout", "20s", "--", "true")
     assert a.exit(30) == 72, a
-    a.expect(f"rdzvd at {newer.endpoint} speaks protocol version {NEWER}, this rdzv-agent speaks version {OURS}; use the same version of rdzv on all nodes")
+    a.expect(re.escape(f"rdzvd at {newer.endpoint} {MISFIT.format('rdzv-agent')}"))
     assert not a.says("trying again|another program listens"), a
     newer.close()
     assert newer.openings and not newer.heard, "the agent sends nothing that the other version could misread"
@@ -61,7 +64,7 @@ def test_newer_daemon_and_older_rdzvctl(rdzv, newer, tmp_path):
     heard = newer(server)
     p = rdzv.spawn(RDZVCTL, "--socket", path, "stop", "job")
     assert p.exit(10) == 72, p
-    p.expect(f"rdzvd at {path} speaks protocol version {NEWER}, this rdzvctl speaks version {OURS}; use the rdzvctl of that version")
+    p.expect(re.escape(f"rdzvd at {path} {MISFIT.format('rdzvctl')}"))
     until("a connection that said something has ended", lambda: any(heard))
     assert b"".join(heard) == b"RDZV\x01\0\0\0", "nothing is asked of another version"
 
@@ -80,7 +83,7 @@ def test_older_daemon_and_a_newer_preface(rdzv, tmp_path, local):
     d = rdzv.daemon("--socket", tmp_path / "s")
     where = dict(path=tmp_path / "s") if local else dict(port=d.port)
     with Native(**where, preface=b"RDZV\x02\0\0\0") as n:
-        assert refusal(n) == "it speaks version 2 of the frames, this rdzvd speaks version 1; use the same version of rdzv on all nodes"
+        assert refusal(n) == f"it speaks version 2 of the frames, and this rdzvd {VERSION} version 1: upgrade rdzv where it is older"
     d.expect("closed: speaks version 2 of the frames")
     with Native(port=d.port) as n:  # the daemon goes on
         n.hello()
@@ -91,8 +94,8 @@ def test_older_daemon_and_a_newer_hello(rdzv):
     """It is refused by its version, whatever else it has that this daemon cannot read."""
     d = rdzv.daemon()
     with Native(port=d.port) as n:
-        n.send("HELLO", dict(version=NEWER, agent={"name": "x"}, settings=[]))
-        assert refusal(n) == "its rdzv-agent speaks protocol version 2, this rdzvd speaks version 1; use the same version of rdzv on all nodes"
+        n.send("HELLO", dict(NEWER, agent={"name": "x"}, settings=[]))
+        assert refusal(n) == f"its rdzv-agent {MISFIT.format('rdzvd')}"
     with Native(port=d.port) as n:
         n.expect("GREETING")
         n.send("HELLO", dict(version="2", agent="ab"))  # no number: malformed, as ever

@@ -49,6 +49,21 @@ def test_the_abi(copy, tools):
     assert done.returncode != 0 and "the ABI of librdzv.so.0 is broken" in done.stderr, done
 
 
+def test_the_messages(copy, tools):
+    """Described again after an optional field was added, and not after a required one was."""
+    (command,) = pages.lines(PAGE, "wire")
+    wire, header = copy / "proto/wire.txt", copy / "proto/msg.h"
+    before, field = header.read_text(), "#define bye_FIELDS(F, S) F(S, STR, text, TEXT_MAX)"
+    assert field in before
+    header.write_text(before.replace(field, f"{field} F(S, INT, mood, 0, 7)"))
+    tools.run("sh", "-c", command, cwd=copy)
+    assert "field bye.mood int 0 .. 7\n" in wire.read_text()
+    header.write_text(before.replace(field, f"{field} F(S, INT, mood, 0, 7) F(S, REQ_INT, wish, 0, 7)"))
+    done = subprocess.run(["sh", "-c", command], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 1 and "bye.wish is new and required: an older peer does not send it; make it optional" in done.stderr, done
+    assert "wish" not in wire.read_text()
+
+
 def test_the_sums(tmp_path, tools):
     (tmp_path / "rdzv.whl").write_text("a wheel")
     (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'a wheel').hexdigest()}  rdzv.whl\n{64 * '0'}  another.whl\n")

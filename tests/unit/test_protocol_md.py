@@ -137,4 +137,5 @@ def main():
     print(f"{len(messages_of(header))} messages, {len(events)} events: as in PROTOCOL.md")
 
 
-main()
+if __name__ == "__main__":
+    main()
