@@ -19,6 +19,7 @@ struct series {
   size_t refs;
   enum fact_id id;
   uint64_t stamp; /* of the group, or of the message that is read; otherwise what follows is old */
+  uint64_t host;  /* whose vote was the last one */
   size_t n, votes, agree;
   int64_t usual; /* a number, or a word's address; RISES: whether it has risen */
   int64_t *v;    /* all values, sorted; NULL: they are not compared by order */
@@ -29,6 +30,7 @@ struct series {
 struct slot {
   struct series *series;
   int64_t value; /* of a text the address of its word */
+  bool votes;    /* in this look it speaks for its host, of which other agents may have the fact too */
 };
 
 struct rise {
@@ -39,7 +41,7 @@ struct rise {
 
 struct fleet_node {
   const void *owner;
-  uint64_t role, group, no;
+  uint64_t role, host, group, no;
   struct slot *v;
   size_t n;
   struct rise *rises; /* the last one of each counter, */
@@ -136,10 +138,11 @@ void fleet_destroy(struct fleet *f) {
   free(f);
 }
 
-struct fleet_node *fleet_add(struct fleet *f, const void *owner, const char *role) {
+struct fleet_node *fleet_add(struct fleet *f, const void *owner, const char *role, const char *host) {
   struct fleet_node *n = xcalloc(1, sizeof *n);
   n->owner = owner;
   n->role = siphash(&f->key, role, strlen(role));
+  n->host = siphash(&f->key, host, strlen(host));
   n->no = ++f->no;
   n->trouble = xstrdup("");
   f->nodes = xgrow(f->nodes, f->n_nodes, &f->cap_nodes, sizeof(*f->nodes));
@@ -221,7 +224,7 @@ void fleet_take(struct fleet *f, struct fleet_node *n, const struct facts *said,
     if (s->stamp == old && fact_kinds[id].type == FACT_COUNTER) note_counter(n, s, s->usual, a->value, now_ms);
     s->stamp = new;
     if (id == FACT_GPUS && a->value > n->gpus) n->gpus = a->value;
-    v[n_now++] = (struct slot){s, is_text(s) ? (int64_t)(intptr_t)take_word(f, a->text) : a->value};
+    v[n_now++] = (struct slot){.series = s, .value = is_text(s) ? (int64_t)(intptr_t)take_word(f, a->text) : a->value};
   }
   n->v = xrealloc(v, (n_now + 1) * sizeof(*v));
   n->n = n_now;
@@ -354,6 +357,9 @@ static void count_group(const struct look *k, struct fleet_node *const *v, size_
         s->stamp = stamp;
         s->n = s->votes = s->agree = 0;
       }
+      v[i]->v[c].votes = !s->n || s->host != v[i]->host; /* the agents of a host follow each other */
+      s->host = v[i]->host;
+      if (!v[i]->v[c].votes) continue;
       if (is_ordered(how)) {
         s->v = xgrow(s->v, s->n, &s->cap, sizeof(*s->v));
         s->v[s->n] = amount;
@@ -369,7 +375,7 @@ static void count_group(const struct look *k, struct fleet_node *const *v, size_
     for (size_t c = 0; c < v[i]->n; c++) {
       struct series *s = v[i]->v[c].series;
       const struct fact_kind *kind = &fact_kinds[s->id];
-      if (kind->compare == FACT_NEVER) continue;
+      if (kind->compare == FACT_NEVER || !v[i]->v[c].votes) continue;
       if (!is_ordered(kind->compare)) {
         s->agree += amount_of(k, v[i], &v[i]->v[c]) == s->usual;
       } else if (!s->agree) {
@@ -425,9 +431,9 @@ static void look_at_node(const struct look *k, const struct fleet_node *n) {
       continue;
     }
     bool known = s->n > FLEET_OTHERS_MIN && s->agree * 4 >= s->n * 3;
+    size_t others = s->n - 1, agree = s->agree < others ? s->agree : others; /* another agent of the host may agree */
     if (known && is_odd(kind, amount_of(k, n, at), s->usual))
-      tell(k, n, at,
-           (struct deviation){.by = ODD_AMONG_NODES, .usual = s->usual, .agree = s->agree, .others = s->n - 1});
+      tell(k, n, at, (struct deviation){.by = ODD_AMONG_NODES, .usual = s->usual, .agree = agree, .others = others});
   }
   look_within(k, n);
 }
@@ -435,6 +441,7 @@ static void look_at_node(const struct look *k, const struct fleet_node *n) {
 static int compare_nodes(const void *a, const void *b) {
   const struct fleet_node *x = *(struct fleet_node *const *)a, *y = *(struct fleet_node *const *)b;
   if (x->group != y->group) return x->group < y->group ? -1 : 1;
+  if (x->host != y->host) return x->host < y->host ? -1 : 1;
   return x->no < y->no ? -1 : x->no > y->no;
 }
 

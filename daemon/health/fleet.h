@@ -5,10 +5,11 @@
 /* The facts of a job's nodes, and which of them are odd. Pure: it knows no job. daemon/job/health.c tells it what nodes
  * say, and findings.h decides which of the deviations are new.
  *
- * Like nodes have the same role and the same models of GPUs, or no GPUs and as many CPUs. A value is odd if at least three others have the fact, three
- * quarters of all that have it agree, and this node does not. Where too few like nodes have a fact of a GPU, the GPUs of one model
- * within the node are compared instead: at least four, of which three quarters agree. proto/facts.h says what agreement
- * is for each fact, and which values are wrong by themselves.
+ * Like nodes have the same role and the same models of GPUs, or no GPUs and as many CPUs. A value is odd if at least
+ * three others have the fact, three quarters of all that have it agree, and this node does not. Several agents of a host
+ * say much the same of it, so they count as one node. Where too few like nodes have a fact of a GPU, the GPUs of one
+ * model within the node are compared instead: at least four, of which three quarters agree. proto/facts.h says what
+ * agreement is for each fact, and which values are wrong by themselves.
  *
  * A node speaks when a fact has changed, and looks once a minute. A counter is compared by whether it has risen in the last
  * FLEET_RISE_MS. A rise counts FLEET_SETTLE_MS later, because others may have risen with it: a switch was restarted.
@@ -38,7 +39,8 @@ struct fleet_node;
 
 struct fleet *fleet_create(uint64_t seed);
 void fleet_destroy(struct fleet *f); /* NULL: nothing. Its nodes are removed before */
-struct fleet_node *fleet_add(struct fleet *f, const void *owner, const char *role); /* owner: for deviations */
+/* owner: for deviations. */
+struct fleet_node *fleet_add(struct fleet *f, const void *owner, const char *role, const char *host);
 void fleet_remove(struct fleet *f, struct fleet_node *n);
 /* What the node says now, in place of all that it said before. */
 void fleet_take(struct fleet *f, struct fleet_node *n, const struct facts *said, uint64_t now_ms, uint64_t wall_ms);

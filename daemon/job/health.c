@@ -54,7 +54,7 @@ void job_take_facts(struct member *m, const struct facts *said, uint64_t now_ms)
   if (job_is_over(j)) return;
   if (m->account && m->account->n_facts + said->n_facts > ACCOUNT_FACTS_MAX) return;
   struct job_health *h = health_of(j);
-  if (!m->facts) m->facts = fleet_add(h->fleet, m, m->role);
+  if (!m->facts) m->facts = fleet_add(h->fleet, m, m->role, m->host);
   size_t before = fleet_size(m->facts);
   fleet_take(h->fleet, m->facts, said, now_ms, j->jobs->wall_ms);
   if (m->account) m->account->n_facts += fleet_size(m->facts) - before;

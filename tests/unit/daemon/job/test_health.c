@@ -387,6 +387,49 @@ RIG_TEST(test_a_gpu_is_lost) {
   assert_string_equal(notice(r, n), "node n2: number of GPUs is 7; 8 on 3 of 3 like nodes: it becomes a spare");
 }
 
+/* A running job of agents on these hosts. */
+static void open_on(struct rig *r, struct node *n, const char *const *hosts, int count) {
+  rig_open_for(r, count, count);
+  nodes_init(r, n, (size_t)count);
+  for (int i = 0; i < count; i++) snprintf(n[i].host, sizeof n[i].host, "%s", hosts[i]);
+  nodes_join(r, n, (size_t)count);
+  nodes_started(r, n, (size_t)count);
+  rig_forget(r);
+}
+
+RIG_TEST(test_agents_of_a_host_have_one_vote) {
+  static const char *const hosts[] = {"a", "a", "a", "b"};
+  struct fleet_profile p = fleet_profile_usual();
+  open_on(r, n, hosts, 4);
+  all_say(r, n, 4, &p, 3, fault_of("kernel"));
+  pass(r, n, 4, LOOK_MS);
+  assert_string_equal(notice(r, n), ""); /* one against one */
+}
+
+RIG_TEST(test_agents_of_an_odd_host_name_it_once) {
+  static const char *const hosts[] = {"a", "b", "b", "b", "c", "d"};
+  struct fleet_profile p = fleet_profile_usual(), old = p;
+  old.kernel = "5.15.0-100-generic";
+  old.mem_mib = 1000000;
+  open_on(r, n, hosts, 6);
+  for (int i = 0; i < 6; i++) say(r, &n[i], i && i < 4 ? &old : &p, NULL);
+  pass(r, n, 6, LOOK_MS);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_NOTICE), 2);
+  rig_control(r, "nodes", "job", false);
+  assert_said(r, "! node b: kernel is 5.15.0-100-generic; 6.8.0-45-generic on 3 of 3 like nodes (hint, for ");
+  assert_said(r, "! node b: memory is 976.6 GiB; 2015 GiB on 3 of 3 like nodes (hint, for ");
+}
+
+/* One agent of the host says something else than the first one, which has its vote. */
+RIG_TEST(test_agents_of_a_host_that_differ) {
+  static const char *const hosts[] = {"a", "b", "b", "c", "d"};
+  struct fleet_profile p = fleet_profile_usual();
+  open_on(r, n, hosts, 5);
+  all_say(r, n, 5, &p, 2, fault_of("rdzv"));
+  pass(r, n, 5, LOOK_MS);
+  assert_string_equal(notice(r, n), "node b: version of rdzv is 0.9; 1.0 on 3 of 3 like nodes");
+}
+
 /* The second time it must be good for ten minutes. */
 RIG_TEST(test_good_again_for_how_long) {
   struct fleet_profile p = fleet_profile_usual();
