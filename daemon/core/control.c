@@ -135,6 +135,7 @@ static int no_such_job(struct ask *a) {
                  mine               ? "you have none here"
                  : a->q->owner >= 0 ? "that user has none here"
                                     : "there are no jobs");
+  status_refusals_text(a->c, &(struct status_question){a->uid, a->q->owner, a->q->job}, &a->text);
   return FAILED;
 }
 

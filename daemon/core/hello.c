@@ -278,6 +278,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev, co
     j = add_job(c, ev, incarnation);
     for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
       if (core_is_of(c, ev, c->jobs.all[i], h->job)) job_copy_holds(j, c->jobs.all[i]);
+    job_recall_refusals(j);
     return j;
   }
   /* The agent was welcomed here, and this daemon does not know it: the daemon was restarted since. */

@@ -131,6 +131,8 @@ struct status_question {
   int64_t owner;  /* of the jobs; -1: any */
   const char *id; /* of the jobs; "": any */
 };
+/* Nodes that were refused by a job that nobody has joined, a line each. */
+void status_refusals_text(const struct core *c, const struct status_question *q, struct buf *out);
 /* All jobs that the asker may see and means. whole: with nodes and verdicts. Returns the number of jobs.
  * If *out is longer than STATUS_MAX afterwards, it is cut short and must not be sent. */
 enum { STATUS_MAX = FRAME_MAX_TO_AGENT - 65536 };

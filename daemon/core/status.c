@@ -398,6 +398,23 @@ static bool is_shown_moved(const struct core *c, const struct status_question *q
   return may && is_meant(q, m->id, m->uid) && !moved_is_over(c, m);
 }
 
+void status_refusals_text(const struct core *c, const struct status_question *q, struct buf *out) {
+  for (size_t i = 0; i < EARLY_REFUSALS_MAX; i++) {
+    const struct early_refusal *e = &c->jobs.early[i];
+    bool may = control_may(c, q->uid, NULL) || (q->uid >= 0 && q->uid == e->uid);
+    if (!may || !early_refusal_counts(e, c->jobs.now_ms) || !is_meant(q, e->id, e->uid)) continue;
+    if (jobs_find(&c->jobs, e->uid, e->id)) continue; /* it names them itself */
+    status_put_name(out, e->id);
+    buf_puts(out, ": no node has joined; ");
+    status_put_name(out, e->what.host);
+    buf_puts(out, " was refused ");
+    buf_put_duration(out, c->jobs.now_ms - e->what.at_ms);
+    buf_puts(out, " ago: ");
+    buf_put_plain(out, e->what.text, strlen(e->what.text), TEXT_MAX);
+    buf_putc(out, '\n');
+  }
+}
+
 size_t status_jobs_text(const struct core *c, const struct status_question *q, bool whole, struct buf *out) {
   bool all = control_may(c, q->uid, NULL);
   size_t n = 0;
@@ -429,6 +446,7 @@ size_t status_jobs_text(const struct core *c, const struct status_question *q, b
     else
       buf_printf(out, "no jobs of uid %lld\n", (long long)q->owner);
   }
+  status_refusals_text(c, q, out);
   for (struct map_entry *e = NULL; whole && (e = map_next(&c->jobs.drains, e));)
     for (const struct drain *d = e->value; d; d = d->next) {
       if (!status_sees_drain(c, q->uid, d)) continue;

@@ -316,19 +316,51 @@ void job_forget_absences(struct job *j) {
   r->n_unlisted = 0;
 }
 
-static void put_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
+static void put_refusal(struct job *j, const char *host, const char *text, uint64_t at_ms) {
   struct roster *r = &j->roster;
   size_t at = 0;
   while (at < REFUSALS_MAX - 1 && r->refusals[at].host && strcmp(r->refusals[at].host, host) != 0) at++;
   free_refusal(&r->refusals[at]);
   memmove(&r->refusals[1], &r->refusals[0], at * sizeof r->refusals[0]);
-  r->refusals[0] = (struct refusal){xstrdup(host), xstrdup(text), now_ms};
-  job_notice_soon(j, now_ms);
+  r->refusals[0] = (struct refusal){xstrdup(host), xstrdup(text), at_ms};
+  job_notice_soon(j, j->jobs->now_ms);
+}
+
+bool early_refusal_counts(const struct early_refusal *e, uint64_t now_ms) {
+  return e->id && now_ms < e->what.at_ms + JOB_END_KEEP_MS;
+}
+
+static void free_early_refusal(struct early_refusal *e) {
+  free_refusal(&e->what);
+  free(e->id);
+  e->id = NULL;
+}
+
+static bool is_of_job(const struct early_refusal *e, const struct job *j) {
+  return e->id && e->uid == j->uid && !strcmp(e->id, j->id);
 }
 
 void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
+  struct early_refusal *e = j->jobs->early, *end = e + EARLY_REFUSALS_MAX;
   put_refusal(j, host, text, now_ms);
   job_announce_refusal(j, host, text);
+  if (j->n_members || j->round) return;
+  while (e != end && !(is_of_job(e, j) && !strcmp(e->what.host, host))) e++;
+  if (e == end) e = &j->jobs->early[j->jobs->n_early++ % EARLY_REFUSALS_MAX];
+  free_early_refusal(e);
+  *e = (struct early_refusal){j->uid, xstrdup(j->id), {xstrdup(host), xstrdup(text), now_ms}};
+}
+
+void job_recall_refusals(struct job *j) {
+  for (size_t i = 0; i < EARLY_REFUSALS_MAX; i++) {
+    const struct early_refusal *e = &j->jobs->early[(j->jobs->n_early + i) % EARLY_REFUSALS_MAX];
+    if (is_of_job(e, j) && early_refusal_counts(e, j->jobs->now_ms))
+      put_refusal(j, e->what.host, e->what.text, e->what.at_ms);
+  }
+}
+
+void jobs_finish_refusals(struct jobs *jobs) {
+  for (size_t i = 0; i < EARLY_REFUSALS_MAX; i++) free_early_refusal(&jobs->early[i]);
 }
 
 void job_forget_refusal(struct job *j, const char *host) {

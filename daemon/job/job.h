@@ -131,11 +131,6 @@ struct expected_host {
   char *text;            /* owned; NULL: unknown */
 };
 
-struct refusal {     /* of a node that wanted to join */
-  char *host, *text; /* owned; NULL: none */
-  uint64_t at_ms;
-};
-
 struct roster {
   char *list;       /* the last list, as it came; NULL: none */
   unsigned n_lists; /* how many were read */
@@ -385,6 +380,8 @@ void member_count_at_host(struct member *m, bool here);
 void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms);
 void job_forget_absences(struct job *j);                  /* a round is sealed */
 void job_forget_refusal(struct job *j, const char *host); /* a node of it has joined */
+
+void job_recall_refusals(struct job *j); /* a new one: those that came before it */
 
 /* A peer with another key than the daemon's came from addr. host: the listed host that has this address; "": none. */
 void job_note_turned_away(struct job *j, const char *host, const char *addr, uint64_t now_ms);

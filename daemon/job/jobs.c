@@ -330,6 +330,7 @@ void jobs_finish(struct jobs *jobs) {
   map_finish(&jobs->by_id);
   map_finish(&jobs->conns);
   accounts_finish(&jobs->accounts);
+  jobs_finish_refusals(jobs);
   free(jobs->all);
   free(jobs->fault);
 }

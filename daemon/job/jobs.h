@@ -64,6 +64,19 @@ struct sent_away {
 };
 enum { SENT_AWAY_MAX = 256 };
 
+struct refusal {     /* of a node that wanted to join */
+  char *host, *text; /* owned; NULL: none */
+  uint64_t at_ms;
+};
+
+/* By a job that nobody has joined: the next one of that user with that id has it too. */
+struct early_refusal {
+  int64_t uid;
+  char *id; /* owned; NULL: none */
+  struct refusal what;
+};
+enum { EARLY_REFUSALS_MAX = 64 };
+
 /* This daemon, as core_config has it. */
 struct daemon_facts {
   char id[DAEMON_ID_MAX + 1];
@@ -89,6 +102,8 @@ struct jobs {
   size_t n_made;
   struct sent_away sent[SENT_AWAY_MAX]; /* a ring */
   size_t n_sent;
+  struct early_refusal early[EARLY_REFUSALS_MAX]; /* a ring */
+  size_t n_early;
   struct accounts accounts;
   struct daemon_facts daemon;
   struct map drains; /* host -> its first struct drain: drain.c */
@@ -126,6 +141,9 @@ int64_t jobs_past_round(const struct jobs *jobs, int64_t uid, const char *incarn
 struct member *jobs_member_of(const struct jobs *jobs, uint64_t conn);
 void jobs_bind(struct jobs *jobs, struct member *m, uint64_t conn); /* closes m's old connection */
 uint64_t jobs_unbind(struct jobs *jobs, struct member *m); /* takes m's connection away, still open, and returns it */
+
+bool early_refusal_counts(const struct early_refusal *e, uint64_t now_ms); /* it is there, and not too old */
+void jobs_finish_refusals(struct jobs *jobs);
 
 /* Effects. */
 void jobs_send(struct jobs *jobs, uint64_t conn, const struct msg *m);   /* conn 0: nothing */

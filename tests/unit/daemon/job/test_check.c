@@ -3,6 +3,7 @@
 
 #include "tests/rig/core.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
@@ -52,6 +53,55 @@ RIG_TEST(test_an_unfit_node_is_refused_and_named) {
   assert_string_equal(m->waiting.refusals[0].host, "n1");
   assert_string_equal(m->waiting.refusals[0].text, "it failed its --check with exit code 2: GPU 3 is missing");
   assert_int_equal(n[0].round, 0);
+}
+
+/* It comes first, and the others later; so does a second one. */
+RIG_TEST(test_an_unfit_node_that_comes_first_is_named) {
+  static const char text[] = "it failed its --check with exit code 2: GPU 3 is missing";
+  rig_open_for(r, 2, 2);
+  nodes_init(r, n, 4);
+  for (int i = 1; i < 3; i++) {
+    n[i].conn = ++r->next_conn;
+    hello(r, &n[i], 0, 0, "exit code 2: GPU 3 is missing");
+    assert_non_null(rig_last(r, n[i].conn, MSG_REFUSED));
+    rig_run(r, 2000);
+  }
+  rig_control(r, "status", "", false);
+  assert_said(r, "no jobs\njob: no node has joined; n1 was refused 4 s ago: it failed its --check with exit code 2");
+  assert_said(r, "missing\njob: no node has joined; n2 was refused 2 s ago: ");
+  rig_control(r, "status", "job", false);
+  assert_said(r, "n1 was refused 4 s ago: ");
+  node_join(r, &n[0]);
+  rig_run(r, 2000);
+  const struct msg *m = rig_last(r, n[0].conn, MSG_WAITING);
+  assert_int_equal(m->waiting.n_refusals, 2);
+  assert_string_equal(m->waiting.refusals[1].host, "n1");
+  assert_string_equal(m->waiting.refusals[1].text, text);
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "no node has joined"));
+  assert_said(r, "n1 was refused ");
+  node_join(r, &n[3]);
+  assert_int_equal(n[0].round, 1);
+}
+
+RIG_TEST(test_early_refusals_are_bounded_and_forgotten) {
+  char id[16];
+  rig_open_for(r, 2, 2);
+  nodes_init(r, n, 1);
+  for (int i = 0; i < 100; i++) {
+    snprintf(id, sizeof id, "job-%d", i);
+    n[0].job = id;
+    n[0].conn = ++r->next_conn;
+    hello(r, &n[0], 0, 0, "exit code 1");
+    rig_run(r, 10);
+  }
+  rig_control(r, "status", "job-35", false);
+  assert_null(rig_said(r, "no node has joined"));
+  rig_control(r, "status", "job-36", false);
+  assert_said(r, "no node has joined");
+  rig_run(r, 600000);
+  rig_control(r, "status", "", false);
+  assert_null(rig_said(r, "no node has joined"));
 }
 
 RIG_TEST(test_no_round_begins_before_the_check_has_ended) {
