@@ -274,12 +274,27 @@ static int print_settings(const struct agent_options *o, const struct identity *
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
-/* Looks at this host before anything else does. Prints what is found, for --check-only; else logs what proves that the host
- * cannot work. */
-static int check_host(const struct agent_options *o, bool prints) {
+/* What a GPU says that no worker uses does not count. */
+static void mark_used(const struct placed *p, struct fact_list *facts) {
+  struct devices *d = devices_find(devices_root(p->env), p->env, p->before.n ? &p->before : NULL, p->wish, NULL);
+  struct device *v = xcalloc(DEVICES_MAX, sizeof *v);
+  struct health_memory *nothing = xcalloc(1, sizeof *nothing);
+  int n = devices_of_workers(d, (uint32_t)p->first, (uint32_t)p->workers, v);
+  health_recall(nothing, v, n, facts);
+  health_memory_finish(nothing);
+  free(nothing);
+  free(v);
+  free(d);
+}
+
+/* Looks at this host before anything else does. --check-only, without p: prints what is found. Else logs what proves that
+ * the host cannot work. */
+static int check_host(const struct agent_options *o, const struct placed *p) {
+  bool prints = !p;
   struct health_facts facts;
   struct buf text = BUF_INIT, why = BUF_INIT;
   health_look_now(o->device_timeout_ms ? (uint32_t)o->device_timeout_ms : OPTIONS_DEVICE_TIMEOUT_MAX_MS, &facts);
+  if (p) mark_used(p, &facts.list);
   int code = health_is_broken(&facts.list, &why) ? EXIT_CODE_OTHER_HOST : EXIT_CODE_OK;
   if (prints) health_print(&facts, &text);
   if (text.len && (fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0)) code = EXIT_CODE_SYSTEM;
@@ -453,7 +468,7 @@ static int read_request(struct program *p) {
   if (o->help) return print_help(opts_wants_short_help(&agent_options_spec, p->argc, p->argv));
   if (o->completion) return print_completion(o->completion);
   if (o->version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (o->check_only) return check_host(o, true);
+  if (o->check_only) return check_host(o, NULL);
   o->python_file = o->command && command_is_python_file(o->words[0], getenv("PATH"));
   o->own_python = command_own_python(&untrusted);
   if (untrusted.code) log_warn("%s; scripts run under the python3 in PATH", untrusted.text);
@@ -500,7 +515,7 @@ static int check_request(struct program *p) {
   if (!o->explain && check_endpoint(o, id, &e)) return refuse_words(p, &e);
   if (!p->launches && o->munge_user && munge_user_find(o->munge_user, &p->munge_user, &e)) return refuse_words(p, &e);
   if (!(p->command = find_command(o, p->env, &code, &e))) return fail(code, &e);
-  if (o->health == HEALTH_STRICT && !o->explain && !p->launches && (code = check_host(o, false))) return code;
+  if (o->health == HEALTH_STRICT && !o->explain && !p->launches && (code = check_host(o, &id->placed))) return code;
   if (!o->explain && start_front(&id->cluster, &p->notify, true)) return EXIT_CODE_SYSTEM;
   const struct agent_key_job job = {.options = o,
                                     .cluster = &id->cluster,

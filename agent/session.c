@@ -432,6 +432,10 @@ static void send_to_daemon(void *ctx, const struct msg *m) {
   link_send(((struct session *)ctx)->link, msg_bytes(m));
 }
 
+static int get_devices(void *ctx, const struct device **v) {
+  return round_devices(((struct session *)ctx)->round, v);
+}
+
 static pid_t get_daemon_pid(void *ctx) {
   struct session *s = ctx;
   return local_daemon_pid(s->daemon);
@@ -680,6 +684,7 @@ static int open_parts(struct session *s, struct err *e) {
                                                        .job = c->job,
                                                        .deadline_ms = (uint32_t)o->device_timeout_ms,
                                                        .send = send_to_daemon,
+                                                       .devices = get_devices,
                                                        .ctx = s});
   s->log_queries = log_queries_create(&(struct log_queries_options){
       .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});

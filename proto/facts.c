@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include "proto/xid.h"
 
 #define F(id, name, label, heading, unit, type, compare, slack, fine, odd, part, within)                               \
   {name, label, heading, unit, FACT_##type, FACT_##compare, slack, fine, FACT_##odd, PART_##part, within},
@@ -27,8 +28,13 @@ const char *fact_class_name(enum fact_class c) {
 static const char *const recovery_actions[] = {"none", "GPU reset", "node reboot", "drain P2P", "drain and reset"};
 enum { RECOVERY_ACTIONS = sizeof recovery_actions / sizeof *recovery_actions };
 
-/* NVIDIA's catalogue calls for a reset or a replacement after these, and no application causes them. */
-enum { XID_OFF_THE_BUS = 79, XID_UNCONTAINED = 95 };
+static bool is_up(const char *state) {
+  return !strncmp(state, FACT_PORT_UP, strlen(FACT_PORT_UP));
+}
+
+static bool has_fallen(const char *state) {
+  return strstr(state, FACT_PORT_FELL) != NULL;
+}
 
 enum fact_class fact_judge(enum fact_id id, int64_t value, const char *text) {
   switch (id) {
@@ -36,16 +42,16 @@ enum fact_class fact_judge(enum fact_id id, int64_t value, const char *text) {
   case FACT_RECOVERY_ACTION:
   case FACT_REMAP_FAILED: return value > 0 ? FACT_CERTAIN : FACT_FINE;
   case FACT_REMAP_PENDING: return value > 0 ? FACT_HINT : FACT_FINE;
-  case FACT_XID:
-    if (value == XID_OFF_THE_BUS || value == XID_UNCONTAINED) return FACT_CERTAIN;
-    return value > 0 ? FACT_HINT : FACT_FINE;
+  case FACT_XID: return value <= 0 ? FACT_FINE : xid_class_of(value) == XID_CERTAIN ? FACT_CERTAIN : FACT_HINT;
+  case FACT_PORT_STATE: return has_fallen(text) ? FACT_SUSPECT : FACT_FINE;
   default: return FACT_FINE;
   }
 }
 
-enum fact_class fact_judge_odd(enum fact_id id, const char *text) {
+enum fact_class fact_judge_odd(enum fact_id id, const char *text, const char *usual) {
   /* Where those of the others are down, or are not ready yet. */
-  bool is_well = (id == FACT_PORT_STATE && strstr(text, "ACTIVE")) || (id == FACT_FABRIC && !strcmp(text, "ready"));
+  bool is_well = (id == FACT_PORT_STATE && is_up(text)) || (id == FACT_FABRIC && !strcmp(text, "ready"));
+  if (id == FACT_PORT_STATE && !is_well && !is_up(usual) && !has_fallen(text)) return FACT_HINT; /* it has no cable */
   return is_well ? FACT_FINE : fact_kinds[id].odd;
 }
 
@@ -60,6 +66,8 @@ void fact_put_value(enum fact_id id, int64_t value, const char *text, struct buf
     buf_puts(out, text);
   else if (id == FACT_RECOVERY_ACTION && value >= 0 && value < RECOVERY_ACTIONS)
     buf_puts(out, recovery_actions[value]);
+  else if (id == FACT_XID)
+    buf_printf(out, "%" PRId64 " (%s)", value, xid_words(value));
   else if (id == FACT_DEVICE_NODE)
     buf_puts(out, value ? "there" : "missing");
   else if (id == FACT_MEMLOCK_KIB && value < 0)

@@ -52,6 +52,8 @@ enum fact_part { PART_HOST, PART_GPU, PART_MEMORY, PART_PCIE, PART_LINKS, PART_P
     true)                                                                                                              \
   F(FOREIGN_MIB, "foreign_mib", "memory of other processes", "FOREIGN", "MiB", NUMBER, ABOVE, 1024, 0, HINT, GPU,      \
     true)                                                                                                              \
+  F(GPU_PCI, "gpu_pci", "PCI address", "", "", TEXT, NEVER, 0, 0, FINE, GPU, false)                                    \
+  F(GPU_USED, "gpu_used", "use by the job", "", "", NUMBER, NEVER, 0, 0, FINE, GPU, false)                             \
   F(GPU_ERROR, "gpu_error", "error", "", "", TEXT, NEVER, 0, 0, FINE, GPU, false)                                      \
   F(RECOVERY_ACTION, "recovery_action", "recovery action", "", "", NUMBER, NEVER, 0, 0, FINE, GPU, false)              \
   F(REMAP_PENDING, "remap_pending", "row remaps that wait for a reset", "", "", NUMBER, NEVER, 0, 0, FINE, MEMORY,     \
@@ -93,7 +95,11 @@ const char *fact_class_name(enum fact_class c);
 /* How much a value matters by itself, whatever others have. text: of a text. */
 enum fact_class fact_judge(enum fact_id id, int64_t value, const char *text);
 /* The same of one that the others do not have. */
-enum fact_class fact_judge_odd(enum fact_id id, const char *text);
+enum fact_class fact_judge_odd(enum fact_id id, const char *text, const char *usual);
+/* What an agent appends to the state of a port that was up, and is not. */
+#define FACT_PORT_UP   "ACTIVE"
+#define FACT_PORT_FELL ", was " FACT_PORT_UP
+
 /* "x8", "30 GiB", "node reboot", "unlimited". A text is appended as it is. */
 void fact_put_value(enum fact_id id, int64_t value, const char *text, struct buf *out);
 /* The number to compare with: no limit is more than any limit. */

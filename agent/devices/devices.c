@@ -422,6 +422,18 @@ struct devices *devices_find(const char *root, char *const *env, const struct gp
   return best;
 }
 
+int devices_of_workers(const struct devices *d, uint32_t first, uint32_t workers, struct device *v) {
+  int n = 0;
+  for (uint32_t i = first; i < (uint32_t)d->n && n < (int)workers; i++) {
+    struct device *one = &v[n++];
+    *one = d->v[i];
+    if (!d->unordered) continue;
+    one->known = false;
+    one->uuid[0] = one->pci[0] = '\0';
+  }
+  return d->n || d->from ? n : -1;
+}
+
 const struct gpu *devices_gpu(const struct gpus *g, const struct device *d) {
   int at = d->uuid[0] ? gpus_find(g, d->uuid) : -1, number = 0;
   for (int i = 0; i < g->n && !d->uuid[0] && at < 0; i++) {

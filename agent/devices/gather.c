@@ -3,6 +3,7 @@
 
 #include "agent/devices/gather.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,14 +108,18 @@ void gather_ports(struct fact_list *f, const char *root) {
 /* GPUs. ------------------------------------------------------------------------------------------------------------ */
 
 /* Only processes that are visible here: of others it is not known whose they are. */
-static void put_foreign(struct fact_list *f, const char *at, const struct gpu_process *v, int n, const char *job) {
+static void put_use(struct fact_list *f, const char *at, const struct gpu_process *v, int n, const char *job) {
   int64_t foreign = 0;
+  bool used = false;
   for (int i = 0; i < n; i++) {
     struct process_description who;
     process_description_read(&who, "/proc", (pid_t)v[i].pid);
-    if (!who.gone && (!job || strcmp(who.job, job) != 0)) foreign += v[i].mib;
+    bool ours = job && strcmp(who.job, job) == 0;
+    used |= ours;
+    if (!who.gone && !ours) foreign += v[i].mib;
   }
   facts_number(f, at, "foreign_mib", facts_coarse(foreign));
+  if (used) facts_number(f, at, "gpu_used", 1);
 }
 
 static void put_recovery(struct fact_list *f, const char *at, const struct nvml *n, nvmlDevice_t d) {
@@ -161,12 +166,12 @@ static void put_memory(struct fact_list *f, const char *at, const struct nvml *n
   for (unsigned i = 0; i < count; i++)
     processes[i] = (struct gpu_process){
         .pid = v[i].pid, .mib = v[i].usedGpuMemory == NVML_NOT_AVAILABLE ? 0 : (int64_t)(v[i].usedGpuMemory >> 20)};
-  put_foreign(f, at, processes, (int)count, job);
+  put_use(f, at, processes, (int)count, job);
 }
 
 /* Returns how many GPUs the host has: those that a scheduler hides count too, since an allocation may be uneven. */
 static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gather_gpus *g, const char *job) {
-  char text[NVML_TEXT_MAX], at[FACT_AT_MAX + 1];
+  char text[NVML_TEXT_MAX], at[FACT_AT_MAX + 1], pci[GPU_TEXT_MAX];
   unsigned count = 0;
   int cuda;
   if (n->driver_version && n->driver_version(text, sizeof text) == NVML_SUCCESS) facts_text(f, "", "driver", text);
@@ -183,12 +188,13 @@ static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gathe
     nvmlReturn_t rc = status;
     if (rc == NVML_SUCCESS && i < count) rc = n->handle(i, &d);
     if (rc == NVML_ERROR_NO_PERMISSION) continue; /* outside of our container: CUDA does not use it either */
-    if (g->xids[i]) facts_number(f, at, "xid", g->xids[i]);
     if (rc != NVML_SUCCESS || !d) {
       facts_text(f, at, "gpu_error", rc == NVML_SUCCESS ? "the driver no longer lists it" : n->error(rc));
       continue;
     }
     if (n->name(d, text, sizeof text) == NVML_SUCCESS) facts_text(f, at, "gpu_model", text);
+    nvml_pci(n, d, pci);
+    facts_text(f, at, "gpu_pci", pci);
     nvmlMemory_t memory;
     rc = n->memory(d, &memory);
     if (rc != NVML_SUCCESS && rc != NVML_ERROR_NOT_SUPPORTED && rc != NVML_ERROR_NO_PERMISSION)
@@ -208,8 +214,10 @@ static void gather_gpu_files(struct fact_list *f, const char *at, const char *ro
     facts_number(f, at, "ecc_uncorrected", v);
   if (scan_number(scan_text("%s/sys/bus/pci/devices/%s/current_link_width", root, pci), &v))
     facts_number(f, at, "pcie_width", v);
+  long slot = LONG_MAX; /* the end of the link above it; ".." is that of where the name links to */
+  scan_number(scan_text("%s/sys/bus/pci/devices/%s/../max_link_width", root, pci), &slot);
   if (scan_number(scan_text("%s/sys/bus/pci/devices/%s/max_link_width", root, pci), &v))
-    facts_number(f, at, "pcie_width_max", v);
+    facts_number(f, at, "pcie_width_max", v < slot || slot <= 0 ? v : slot);
 }
 
 void gather_gpus(struct fact_list *f, const struct nvml *n, struct gather_gpus *g, const char *root, bool composite,
@@ -222,9 +230,10 @@ void gather_gpus(struct fact_list *f, const struct nvml *n, struct gather_gpus *
     char at[FACT_AT_MAX + 1];
     snprintf(at, sizeof at, "gpu%d", first + i);
     facts_text(f, at, "gpu_model", gpu->name);
+    facts_text(f, at, "gpu_pci", gpu->pci);
     facts_text(f, at, "gpu_error", gpu->error);
     if (gpu->pci[0]) gather_gpu_files(f, at, root, gpu->pci);
-    put_foreign(f, at, gpu->processes, gpu->n_processes, job);
+    put_use(f, at, gpu->processes, gpu->n_processes, job);
   }
   if (counted >= 0 && !g->unknown) facts_number(f, "", "gpus", first + others.n);
   gpus_finish(&others);

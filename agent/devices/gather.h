@@ -14,9 +14,8 @@ void gather_ports(struct fact_list *f, const char *root); /* RDMA */
 
 /* What must be remembered from one look to the next. */
 struct gather_gpus {
-  unsigned seen;                  /* the most GPUs that NVML has listed */
-  bool unknown;                   /* NVML does not answer: it may have some */
-  _Atomic int64_t xids[GPUS_MAX]; /* the last one of each that is certain; 0: none */
+  unsigned seen; /* the most GPUs that NVML has listed */
+  bool unknown;  /* NVML does not answer: it may have some */
 };
 
 /* Those of NVIDIA by NVML (NULL: there is none), those of AMD and Intel behind them. */

@@ -50,6 +50,7 @@ struct device_watch {
   struct gpus before; /* n 0: not known, nothing to compare with */
   struct device *v;   /* by local rank */
   int n;
+  bool unknown;              /* there are none, as far as can be seen */
   bool told, begun, holding; /* told: the first answer has come; begun: a round has; holding: hold awaits its answer */
   bool said;                 /* the wait was logged */
   int64_t round;             /* of holding */
@@ -63,14 +64,9 @@ static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
 
 static void list_devices(struct device_watch *w) {
   struct devices *d = devices_find(devices_root(w->o.env), w->o.env, w->before.n ? &w->before : NULL, w->o.wish, NULL);
-  int first = (int)w->o.first < d->n ? (int)w->o.first : d->n;
-  w->n = d->n - first < (int)w->o.workers ? d->n - first : (int)w->o.workers;
-  for (int i = 0; i < w->n; i++) {
-    w->v[i] = d->v[first + i];
-    if (!d->unordered) continue;
-    w->v[i].known = false;
-    w->v[i].uuid[0] = w->v[i].pci[0] = '\0';
-  }
+  int n = devices_of_workers(d, w->o.first, w->o.workers, w->v);
+  w->unknown = n < 0;
+  w->n = n < 0 ? 0 : n;
   free(d);
 }
 
@@ -277,6 +273,11 @@ void device_watch_cancel(struct device_watch *w) {
 
 int device_watch_count(const struct device_watch *w) {
   return w->n;
+}
+
+int device_watch_list(const struct device_watch *w, const struct device **v) {
+  *v = w->v;
+  return w->unknown ? -1 : w->n;
 }
 
 const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank) {

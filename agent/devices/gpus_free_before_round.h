@@ -39,6 +39,8 @@ void device_watch_cancel(struct device_watch *w); /* the round is over: neither 
 
 /* The number of the workers' devices, at most the number of workers. */
 int device_watch_count(const struct device_watch *w);
+/* All of them; -1: nobody knows which they are. */
+int device_watch_list(const struct device_watch *w, const struct device **v);
 /* The device of the worker with this local rank; NULL: it has none, or it is not known. */
 const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank);
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,13 @@ static int open_library(struct nvml *n, const char *name, struct err *e) {
     memcpy((char *)n + symbols[i].offset, &found, sizeof found);
   }
   return 0;
+}
+
+void nvml_pci(const struct nvml *n, nvmlDevice_t d, char out[GPU_TEXT_MAX]) {
+  nvmlPciInfo_t pci = {.busId = ""};
+  if (!n->pci || n->pci(d, &pci) != NVML_SUCCESS) pci.busId[0] = '\0';
+  snprintf(out, GPU_TEXT_MAX, "%.*s", (int)sizeof pci.busId - 1, pci.busId);
+  gpu_pci_as_kernel(out);
 }
 
 int nvml_begin(struct nvml *n, struct err *e) {

@@ -5,6 +5,7 @@
 /* NVIDIA's management library, opened at run time. The part that is used is declared here, so neither its header nor
  * the library is needed to build. Names are NVML's. For rdzv-devices only: a call may hang in the driver forever. */
 
+#include "agent/devices/gpu_usage.h"
 #include "common/err.h"
 
 typedef int nvmlReturn_t;
@@ -121,5 +122,7 @@ struct nvml {
 /* Opens the library (RDZV_NVML_LIBRARY names another one) and begins with it; n->shutdown ends it. -ENOENT: there is no
  * library or driver; -ENOSYS: it is not NVML; -EIO: it fails. */
 int nvml_begin(struct nvml *n, struct err *e);
+/* As the kernel writes it; "": not known. */
+void nvml_pci(const struct nvml *n, nvmlDevice_t d, char out[GPU_TEXT_MAX]);
 
 #endif

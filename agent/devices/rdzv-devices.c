@@ -7,7 +7,7 @@
  * not the agent. For the same reason this process reads /proc for the holder of a device. By hand: rdzv-devices |
  * python3 -m json.tool.
  *
- *   {"devices": [{"vendor": "nvidia", "uuid": "GPU-...", "pci": "00000000:65:00.0", "part": 1, "parts": 2,
+ *   {"devices": [{"vendor": "nvidia", "uuid": "GPU-...", "pci": "0000:65:00.0", "part": 1, "parts": 2,
  *                 "name": "NVIDIA H200", "total_mib": 143771, "used_mib": 0, "mig": ["MIG-...", ...],
  *                 "error": "GPU is lost",
  *                 "processes": [{"pid": 4711, "mib": 30512, "gone": false, "user": "ada", "command": "python train.py",
@@ -109,9 +109,7 @@ static void read_device(const struct nvml *n, unsigned i, struct gpus *g) {
   if (rc == NVML_SUCCESS) {
     if (n->uuid(d, gpu->uuid, NVML_TEXT_MAX) != NVML_SUCCESS) gpu->uuid[0] = '\0';
     if (n->name(d, gpu->name, NVML_TEXT_MAX) != NVML_SUCCESS) gpu->name[0] = '\0';
-    nvmlPciInfo_t pci = {.busId = ""};
-    if (n->pci && n->pci(d, &pci) == NVML_SUCCESS)
-      snprintf(gpu->pci, sizeof gpu->pci, "%.*s", (int)sizeof pci.busId - 1, pci.busId);
+    nvml_pci(n, d, gpu->pci);
     rc = read_memory(n, d, gpu);
   }
   if (rc != NVML_SUCCESS) {
@@ -212,15 +210,11 @@ static void begin_nvidia(struct watch *w, struct facts_line *line) {
 static void report_xid(struct watch *w, const nvmlEventData_t *event) {
   struct facts_line line = {.part = FACTS_PARTS};
   struct gpu_xid *x = &line.xid;
-  nvmlPciInfo_t pci = {.busId = ""};
   while (x->gpu < (int)w->n_devices && w->devices[x->gpu] != event->device) x->gpu++;
   x->xid = event->eventData > 0 && event->eventData <= XID_MAX ? (int64_t)event->eventData : XID_MAX;
   if (x->gpu == (int)w->n_devices) return;
   if (w->nvml.uuid(event->device, x->uuid, NVML_TEXT_MAX) != NVML_SUCCESS) x->uuid[0] = '\0';
-  if (w->nvml.pci && w->nvml.pci(event->device, &pci) == NVML_SUCCESS)
-    snprintf(x->pci, sizeof x->pci, "%.*s", (int)sizeof pci.busId - 1, pci.busId);
-  gpu_pci_as_kernel(x->pci);
-  if (xid_class_of(x->xid) == XID_CERTAIN) w->gpus.xids[x->gpu] = x->xid;
+  nvml_pci(&w->nvml, event->device, x->pci);
   print_line(&line);
 }
 

@@ -5,6 +5,7 @@
 /* Facts about this node: rdzv-devices finds them out, the daemon compares them, and a person reads them.
  *
  *     watch.c    runs rdzv-devices with deadlines, and passes on what it prints
+ *     memory.c   adds what earlier looks have seen, and which GPUs the job uses. Pure
  *     report.c   which facts mean that the host cannot work, and the table of --check-only. Pure
  *
  * Nothing waits for the facts: they follow a while after WELCOME. A check that cannot run counts as passed, and a text
@@ -35,9 +36,10 @@ void health_look_now(uint32_t deadline_ms, struct health_facts *out);
 struct uv_loop_s;
 struct health_options {
   struct uv_loop_s *loop;
-  const char *job;                              /* borrowed: processes of this job are ours */
-  uint32_t deadline_ms;                         /* of a look */
-  void (*send)(void *ctx, const struct msg *m); /* FACTS */
+  const char *job;                                    /* borrowed: processes of this job are ours */
+  uint32_t deadline_ms;                               /* of a look */
+  void (*send)(void *ctx, const struct msg *m);       /* FACTS */
+  int (*devices)(void *ctx, const struct device **v); /* of the workers; -1: not known */
   void *ctx;
 };
 
@@ -52,6 +54,25 @@ void health_look_again(struct health *h);  /* something has failed */
 /* The heaviest XID of this device in this round; 0: none, or the device is not known (NULL). */
 int64_t health_xid(const struct health *h, const struct device *d);
 void health_destroy(struct health *h); /* memory is free when the loop has closed its handles */
+
+/* What is remembered of this host while the agent lives. Zeroed at first. */
+struct health_gpu {
+  char pci[DEVICE_PCI_MAX], uuid[GPU_TEXT_MAX]; /* "": not known */
+  int number;                                   /* the last one */
+  int64_t xid, certain_xid;                     /* the heaviest one of this round; the last certain one. 0: none */
+  bool used, listed;                            /* a process of the job was on it; health_recall has met it */
+};
+struct health_memory {
+  struct fact_list up; /* ports that were up once */
+  struct health_gpu gpus[GPUS_MAX];
+  int n_gpus;
+};
+void health_note_xid(struct health_memory *m, const struct gpu_xid *x);
+int64_t health_xid_of(const struct health_memory *m, const struct device *d); /* as health_xid */
+/* Adds what earlier looks have seen to the facts of one, which the next recall remembers in turn. v: the workers' devices;
+ * n -1: not known. */
+void health_recall(struct health_memory *m, const struct device *v, int n, struct fact_list *facts);
+void health_memory_finish(struct health_memory *m);
 
 /* Whether a fact proves that this host cannot work; appends a clause about the first one: "gpu3: GPU is lost". */
 bool health_is_broken(const struct fact_list *f, struct buf *why);

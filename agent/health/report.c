@@ -3,32 +3,26 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/health/health.h"
+#include "proto/facts.h"
 
 void health_facts_finish(struct health_facts *f) {
   facts_finish(&f->list);
   f->text[0] = '\0';
 }
 
-static const char *const actions[] = {"none", "reset the GPU", "reboot the host", "end its peer-to-peer traffic",
-                                      "drain and reset the GPU"};
-
 bool health_is_broken(const struct fact_list *list, struct buf *why) {
   for (size_t i = 0; i < list->n; i++) {
     const struct fact *f = &list->v[i];
-    if (strcmp(f->name, "gpu_error") == 0) {
-      buf_printf(why, "%s: ", f->at);
-      buf_put_plain(why, f->text, strlen(f->text), REASON_MAX);
-    } else if (strcmp(f->name, "recovery_action") == 0 && f->value) {
-      size_t known = sizeof actions / sizeof *actions;
-      buf_printf(why, "%s: its driver asks to %s (recovery action %" PRId64 ")", f->at,
-                 f->value > 0 && (size_t)f->value < known ? actions[f->value] : "recover the GPU", f->value);
-    } else if (strcmp(f->name, "remap_failed") == 0 && f->value) {
-      buf_printf(why, "%s: a row remap of its memory has failed", f->at);
-    } else if (strcmp(f->name, "xid") == 0 && xid_class_of(f->value) == XID_CERTAIN) {
-      buf_printf(why, "%s: XID %" PRId64 " (%s)", f->at, f->value, xid_words(f->value));
-    } else {
-      continue;
-    }
+    enum fact_id id = fact_find(f->name);
+    if (id == FACT_COUNT || fact_judge(id, f->value, f->text) != FACT_CERTAIN) continue;
+    const struct fact *used = facts_find(list, f->at, fact_kinds[FACT_GPU_USED].name);
+    if (used && !used->value) continue;
+    struct buf value = BUF_INIT;
+    fact_put_value(id, f->value, f->text, &value);
+    buf_printf(why, "%s: ", f->at);
+    if (id != FACT_GPU_ERROR) buf_printf(why, "%s ", fact_kinds[id].label);
+    buf_put_plain(why, buf_text(&value), value.len, REASON_MAX);
+    buf_finish(&value);
     return true;
   }
   return false;

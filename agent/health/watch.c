@@ -30,12 +30,12 @@ struct health {
   uv_timer_t timer;
   struct helper *helper;
   struct health_facts parts[FACTS_PARTS];
-  struct health_facts latest;    /* of the last look that ended; the text of one that did not */
-  enum facts_part due;           /* of the look that goes on */
-  bool known;                    /* latest is filled */
-  bool late;                     /* the deadline has passed, and what is in the pipe is still read */
-  bool welcomed, told;           /* told: this daemon has the latest */
-  struct gpu_xid xids[GPUS_MAX]; /* of this round, by GPU; 0: none */
+  struct health_facts latest; /* of the last look that ended; the text of one that did not */
+  enum facts_part due;        /* of the look that goes on */
+  bool known;                 /* latest is filled */
+  bool late;                  /* the deadline has passed, and what is in the pipe is still read */
+  bool welcomed, told;        /* told: this daemon has the latest */
+  struct health_memory memory;
 };
 
 /* FACTS. ----------------------------------------------------------------------------------------------------------- */
@@ -61,6 +61,9 @@ static void end_look(struct health *h) {
     health_facts_finish(p);
   }
   h->due = FACTS_HOST;
+  const struct device *v = NULL;
+  int n = h->o.devices ? h->o.devices(h->o.ctx, &v) : -1;
+  health_recall(&h->memory, v, n, &all.list);
   bool same = h->known && facts_equal(&all.list, &h->latest.list) && strcmp(all.text, h->latest.text) == 0;
   if (!same) {
     if (all.text[0] && strcmp(all.text, h->latest.text) != 0)
@@ -100,12 +103,10 @@ static void give_up(struct health *h, const char *why) {
 }
 
 static void note_xid(struct health *h, const struct gpu_xid *x) {
-  struct gpu_xid *last = &h->xids[x->gpu];
-  enum xid_class class = xid_class_of(x->xid);
   char uuid[TEXT_SHOWN];
-  log_line(class >= XID_EITHER ? LOG_WARN : LOG_DEBUG, "gpu%d (%s): XID %d (%s)", x->gpu,
+  log_line(xid_class_of(x->xid) >= XID_EITHER ? LOG_WARN : LOG_DEBUG, "gpu%d (%s): XID %d (%s)", x->gpu,
            text_shown(uuid, x->uuid, strlen(x->uuid)), (int)x->xid, xid_words(x->xid));
-  if (class > XID_ECHO && xid_outweighs(x->xid, last->xid)) *last = *x;
+  health_note_xid(&h->memory, x);
 }
 
 static void on_line(void *ctx, enum helper_stream from, const char *text, size_t len) {
@@ -200,7 +201,7 @@ void health_lost(struct health *h) {
 }
 
 void health_begin_round(struct health *h) {
-  if (h) memset(h->xids, 0, sizeof h->xids);
+  for (int i = 0; h && i < h->memory.n_gpus; i++) h->memory.gpus[i].xid = 0;
 }
 
 void health_look_again(struct health *h) {
@@ -211,13 +212,7 @@ void health_look_again(struct health *h) {
 }
 
 int64_t health_xid(const struct health *h, const struct device *d) {
-  for (int i = 0; h && d && d->vendor == GPU_NVIDIA && i < GPUS_MAX; i++) {
-    const struct gpu_xid *x = &h->xids[i];
-    if (!x->xid) continue;
-    bool named = (d->uuid[0] && strcmp(d->uuid, x->uuid) == 0) || (d->pci[0] && strcmp(d->pci, x->pci) == 0);
-    if (named || (!d->uuid[0] && !d->pci[0] && d->index == i)) return x->xid;
-  }
-  return 0;
+  return h ? health_xid_of(&h->memory, d) : 0;
 }
 
 struct health *health_create(const struct health_options *o) {
@@ -233,6 +228,7 @@ static void on_closed(uv_handle_t *handle) {
   struct health *h = handle->data;
   for (int i = 0; i < FACTS_PARTS; i++) health_facts_finish(&h->parts[i]);
   health_facts_finish(&h->latest);
+  health_memory_finish(&h->memory);
   free(h->job);
   free(h);
 }

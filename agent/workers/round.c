@@ -134,6 +134,10 @@ const struct device *round_device(const struct round_driver *r, uint32_t local_r
   return device_watch_get(r->devices, local_rank);
 }
 
+int round_devices(const struct round_driver *r, const struct device **v) {
+  return device_watch_list(r->devices, v);
+}
+
 /* Its device as a verdict names it; "" if it is not known. Valid until the next call. */
 static const char *device_of(const struct round_driver *r, uint32_t i) {
   static char name[DEVICE_MAX + 1];

@@ -67,6 +67,7 @@ void round_death_report(struct round_driver *r, const struct sockaddr *addr, soc
                         const struct bytes *b);
 /* The worker's device; NULL: it has none, or it is not known. */
 const struct device *round_device(const struct round_driver *r, uint32_t local_rank);
+int round_devices(const struct round_driver *r, const struct device **v); /* device_watch_list */
 /* MINT: the environment of worker 0 of that round, without its own files; NULL: START of that round is not here. The
  * caller's to env_destroy. */
 char **round_env(const struct round_driver *r, uint32_t round);

@@ -47,7 +47,7 @@ static void put_sentence(const struct deviation *d, const char *value, const cha
   bool rises = kind->compare == FACT_RISES;
   buf_puts(out, kind->label);
   if (d->at[0]) buf_printf(out, " of %s", d->at);
-  buf_printf(out, rises ? " rose by %s" : " is %s", value);
+  buf_printf(out, rises ? " rose by %s%s" : " is %s%s", value, d->note);
   if (d->by == ODD_BY_ITSELF) return;
   buf_printf(out, rises ? "; not on %s%zu of %zu " : "; %s on %zu of %zu ", rises ? "" : usual, d->agree, d->others);
   buf_puts(out, d->by == ODD_AMONG_NODES ? "like nodes" : "other GPUs of this node");
@@ -74,7 +74,7 @@ void findings_note(struct findings *all, const char *host, const struct deviatio
     h->first = v;
     all->n++;
   }
-  if (v->seen) return; /* of another agent on this host */
+  if (v->seen && d->class <= v->class) return; /* of another agent on this host */
   struct buf value = BUF_INIT, usual = BUF_INIT, sentence = BUF_INIT;
   fact_put_value(d->fact, d->value, d->text, &value);
   if (d->by != ODD_BY_ITSELF && fact_kinds[d->fact].compare != FACT_RISES)

@@ -48,7 +48,6 @@ struct fleet_node {
   size_t n_rises;     /* of those that have risen */
   char *trouble;
   int64_t skew_ms, skew_before_ms;
-  int64_t gpus; /* the most that it has said */
   unsigned looks;
 };
 
@@ -223,7 +222,6 @@ void fleet_take(struct fleet *f, struct fleet_node *n, const struct facts *said,
     }
     if (s->stamp == old && fact_kinds[id].type == FACT_COUNTER) note_counter(n, s, s->usual, a->value, now_ms);
     s->stamp = new;
-    if (id == FACT_GPUS && a->value > n->gpus) n->gpus = a->value;
     v[n_now++] = (struct slot){.series = s, .value = is_text(s) ? (int64_t)(intptr_t)take_word(f, a->text) : a->value};
   }
   n->v = xrealloc(v, (n_now + 1) * sizeof(*v));
@@ -305,6 +303,12 @@ static bool is_odd(const struct fact_kind *kind, int64_t amount, int64_t usual) 
   return false;
 }
 
+static int64_t number_of(const struct fleet_node *n, enum fact_id id, const char *at, int64_t unknown) {
+  for (size_t i = 0; i < n->n; i++)
+    if (n->v[i].series->id == id && !strcmp(n->v[i].series->at, at)) return n->v[i].value;
+  return unknown;
+}
+
 static void tell(const struct look *k, const struct fleet_node *n, const struct slot *at, struct deviation d) {
   const struct series *s = at->series;
   const struct rise *r = d.by == ODD_BY_ITSELF ? NULL : find_rise(k, n, s);
@@ -316,9 +320,18 @@ static void tell(const struct look *k, const struct fleet_node *n, const struct 
   d.usual_text = text_of(s, d.usual);
   d.value = r ? r->by : is_text(s) ? 0 : at->value;
   if (is_text(s)) d.usual = 0;
-  d.class = d.by == ODD_BY_ITSELF ? fact_judge(s->id, d.value, d.text) : fact_judge_odd(s->id, d.text);
-  if (s->id == FACT_GPUS && d.value < n->gpus) d.class = FACT_CERTAIN; /* it has lost one */
-  if (d.class != FACT_FINE) k->on_odd(k->arg, &d);
+  d.class = d.by == ODD_BY_ITSELF ? fact_judge(s->id, d.value, d.text) : fact_judge_odd(s->id, d.text, d.usual_text);
+  d.note = "";
+  if (d.class == FACT_FINE) return;
+  if (s->id == FACT_PCIE_WIDTH && d.value >= number_of(n, FACT_PCIE_WIDTH_MAX, s->at, INT64_MAX)) {
+    d.class = FACT_HINT;
+    d.note = ", all that it and its slot have";
+  }
+  if (s->at[0] && !number_of(n, FACT_GPU_USED, s->at, 1)) {
+    d.class = FACT_HINT;
+    d.note = ", and the job does not use it";
+  }
+  k->on_odd(k->arg, &d);
 }
 
 /* Of the sorted amounts, the one that is usual: three quarters of them reach it, or do not exceed it; the middle one; or
@@ -426,13 +439,11 @@ static void look_at_node(const struct look *k, const struct fleet_node *n) {
     const struct slot *at = &n->v[c];
     const struct series *s = at->series;
     const struct fact_kind *kind = &fact_kinds[s->id];
-    if (kind->compare == FACT_NEVER) {
-      tell(k, n, at, (struct deviation){.by = ODD_BY_ITSELF});
-      continue;
-    }
-    bool known = s->n > FLEET_OTHERS_MIN && s->agree * 4 >= s->n * 3;
+    bool known = kind->compare != FACT_NEVER && s->n > FLEET_OTHERS_MIN && s->agree * 4 >= s->n * 3;
     size_t others = s->n - 1, agree = s->agree < others ? s->agree : others; /* another agent of the host may agree */
-    if (known && is_odd(kind, amount_of(k, n, at), s->usual))
+    if (!known)
+      tell(k, n, at, (struct deviation){.by = ODD_BY_ITSELF});
+    else if (is_odd(kind, amount_of(k, n, at), s->usual))
       tell(k, n, at, (struct deviation){.by = ODD_AMONG_NODES, .usual = s->usual, .agree = agree, .others = others});
   }
   look_within(k, n);

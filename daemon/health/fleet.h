@@ -11,6 +11,9 @@
  * model within the node are compared instead: at least four, of which three quarters agree. proto/facts.h says what
  * agreement is for each fact, and which values are wrong by themselves.
  *
+ * A GPU that the job does not use matters to nobody: what is found about it is a hint. So is a PCIe width that is all that
+ * the GPU and its slot have.
+ *
  * A node speaks when a fact has changed, and looks once a minute. A counter is compared by whether it has risen in the last
  * FLEET_RISE_MS. A rise counts FLEET_SETTLE_MS later, because others may have risen with it: a switch was restarted.
  *
@@ -26,7 +29,7 @@
 #include "proto/msg.h"
 
 enum {
-  FLEET_NODE_FACTS_MAX = 512, /* of one node: 16 GPUs and 32 ports have 360 */
+  FLEET_NODE_FACTS_MAX = 512, /* of one node: 16 GPUs and 32 ports have 410 */
   FLEET_TEXT_MAX = 95,        /* bytes of a text that are kept */
   FLEET_OTHERS_MIN = 3,       /* like nodes beside one that may be odd */
   FLEET_GPUS_MIN = 4,         /* of one model within a node */
@@ -55,6 +58,7 @@ struct deviation {
   const char *text, *usual_text; /* of a text; else "" */
   enum { ODD_BY_ITSELF, ODD_AMONG_NODES, ODD_WITHIN_NODE } by;
   size_t agree, others; /* so many of the others have the usual value */
+  const char *note;     /* said behind the value: why it matters more, or less; "" */
 };
 typedef void fleet_odd_fn(void *arg, const struct deviation *d);
 /* Calls on_odd for each deviation: in the order of nodes within each group of like ones. */

@@ -26,7 +26,7 @@ WELCOME = ("WELCOME", dict(incarnation="ab" * 8, round=0, state="forming", peer_
 # What a healthy H100 of an HGX board says.
 WELL = dict(gpu_model="NVIDIA H100 80GB HBM3", recovery_action=0, ecc_uncorrected=0, remap_pending=0, remap_failed=0, foreign_mib=0, pcie_width=16, pcie_width_max=16, nvlinks=18, fabric="ready")
 # What each profile says else, by GPU: None is a fact that is missing.
-LOST = {**dict.fromkeys(WELL), "gpu_error": "GPU is lost"}
+LOST = {**dict.fromkeys([*WELL, "gpu_pci"]), "gpu_error": "GPU is lost"}
 FAULTS = {
     "healthy": {},
     "off_the_bus": {3: LOST},
@@ -38,7 +38,11 @@ FAULTS = {
     "fabric": {i: dict(fabric="in progress") for i in range(8)},
 }
 HANGING = {"hangs", "stuck"}
-BROKEN = {"off_the_bus": "gpu3: GPU is lost", "mute": "gpu0: Unknown Error", "reset_needed": r"gpu5: its driver asks to reset the GPU \(recovery action 1\)"}
+BROKEN = {"off_the_bus": "gpu3: GPU is lost", "mute": "gpu0: Unknown Error", "reset_needed": "gpu5: recovery action GPU reset"}
+
+
+def well(i):
+    return {**WELL, "gpu_pci": f"0000:{i}1:00.0"}
 
 
 class Host:
@@ -103,7 +107,7 @@ def test_each_fault_is_found_and_none_is_invented(host):
         assert list(parts) == ["host", "ports", "gpus"]
         gpus = parts["gpus"]
         assert gpus.pop("") == dict(driver="580.95.05", cuda="13.0", gpus=8), profile
-        want = {f"gpu{i}": {k: v for k, v in {**WELL, **faults.get(i, {})}.items() if v is not None} for i in range(8)}
+        want = {f"gpu{i}": {k: v for k, v in {**well(i), **faults.get(i, {})}.items() if v is not None} for i in range(8)}
         assert gpus == want, profile
 
 
@@ -128,7 +132,8 @@ def test_memory_of_others_is_foreign(host):
         try:
             until("it runs", lambda: comm(holder.pid) == "sleep")
             host.put(f"device GPU-1 00000000:01:00.0 NVIDIA_H100 81559 4\nprocess {holder.pid} 4096\n")
-            assert ask(host, "mine")["gpus"]["gpu0"]["foreign_mib"] == (0 if job == "mine" else 4096), job
+            gpu = ask(host, "mine")["gpus"]["gpu0"]
+            assert (gpu["foreign_mib"], gpu.get("gpu_used")) == ((0, 1) if job == "mine" else (4096, None)), job
         finally:
             holder.kill()
             holder.wait()
@@ -153,7 +158,7 @@ def test_the_session(host):
         print(3, 79, file=f)
     assert read() == {"xid": 79, "gpu": 3, "uuid": "GPU-3333-h100", "pci": "0000:31:00.0"}
     look = [read() for _ in range(3)]
-    assert by_place(look[2]["facts"])["gpu3"]["xid"] == 79
+    assert by_place(look[2]["facts"])["gpu3"] == well(3), "the agent remembers it"
     p.stdin.close()
     assert p.wait(30) == 0
 
@@ -202,12 +207,13 @@ def test_facts_reach_the_daemon(rdzv, host):
     first = fake.facts[0]
     assert abs(first["wall_ms"] - time.time() * 1000) < 60000 and "text" not in first
     places = by_place(first["facts"])
+    assert [places[f"gpu{i}"]["gpu_used"] for i in range(8)] == [1, 0, 0, 0, 0, 0, 0, 0], "by the one worker's rank"
     assert places[""]["gpus"] == 8 and places["gpu2"]["remap_pending"] == 1 and places[""]["rdzv"]
     host.use("healthy")
     with open(host.events, "a") as f:
         print(2, 63, file=f)
     until("FACTS that have changed", lambda: len(fake.facts) > 1)
-    assert by_place(fake.facts[1]["facts"])["gpu2"] == WELL
+    assert by_place(fake.facts[1]["facts"])["gpu2"] == {**well(2), "gpu_used": 0}
     a.expect(r"gpu2 \(GPU-2222-h100\): XID 63 \(rows of GPU memory are remapped\)")
     for c in fake.conns:
         c.shutdown(2)
@@ -215,6 +221,53 @@ def test_facts_reach_the_daemon(rdzv, host):
     assert fake.facts[2]["facts"] == fake.facts[1]["facts"]
     a.end(signal.SIGKILL)
     fake.close()
+    rdzv.gone()
+
+
+def test_a_helper_that_is_killed_takes_no_xid_with_it(rdzv, host):
+    """The driver hangs after the XID, so the helper is killed; what it saw is in what the daemon hears then."""
+    fake = FakeDaemon(WELCOME)
+    a = rdzv.agent("--endpoint", fake.endpoint, "--nnodes", 2, "--nproc", 8, "--", "true", env=host.env())
+    until("FACTS", lambda: fake.facts)
+    helper = helper_of(host)
+    with open(host.events, "a") as f:
+        print(3, 79, file=f)
+    a.expect(r"gpu3 \(GPU-3333-h100\): XID 79")
+    os.kill(helper, signal.SIGKILL)
+    until("FACTS of a helper that is gone", lambda: "text" in fake.facts[-1])
+    assert by_place(fake.facts[-1]["facts"])["gpu3"] | {"gpu_used": 1, "xid": 79} == by_place(fake.facts[-1]["facts"])["gpu3"]
+    a.end(signal.SIGKILL)
+    fake.close()
+    rdzv.gone()
+
+
+def used(fake):
+    return [f["at"] for f in fake.facts[-1]["facts"] if f["name"] == "gpu_used" and f.get("value")]
+
+
+@pytest.mark.parametrize("env, args, want", [
+    ({"CUDA_VISIBLE_DEVICES": "6,7"}, ("--nproc", 2), [6, 7]),
+    ({"CUDA_VISIBLE_DEVICES": "GPU-5555"}, ("--nproc", 1), [5]),
+    ({"CUDA_VISIBLE_DEVICES": ""}, ("--nproc", 1), []),
+    ({}, ("--nproc", 8), range(8)),
+    ({}, ("--nproc", 3), range(3)),
+], ids=["list", "uuid", "none", "all", "few"])
+def test_which_gpus_the_job_uses(rdzv, host, env, args, want):
+    fake = FakeDaemon(WELCOME)
+    a = rdzv.agent("--endpoint", fake.endpoint, "--nnodes", 2, *args, "--", "true", env=host.env(**env))
+    until("FACTS", lambda: fake.facts)
+    assert used(fake) == [f"gpu{i}" for i in want] and len([f for f in fake.facts[-1]["facts"] if f["name"] == "gpu_used"]) == 8, fake.facts[-1]
+    a.end(signal.SIGKILL)
+    fake.close()
+
+
+def test_strict_and_a_gpu_that_nobody_uses(rdzv, host):
+    for i in range(8):
+        (host.root / f"proc/driver/nvidia/gpus/0000:{i}1:00.0").mkdir(parents=True)
+    host.use("off_the_bus")  # gpu3
+    for more, args, code in ({"CUDA_VISIBLE_DEVICES": "0,1"}, ("--nproc", 2), 0), ({"CUDA_VISIBLE_DEVICES": "2,3"}, ("--nproc", 2), 16), ({}, ("--nproc", 3), 0), ({}, ("--nproc", 4), 16):
+        a = agent(rdzv, host, "--health", "strict", *args, script="true", more=more)
+        assert a.exit() == code, a
     rdzv.gone()
 
 
@@ -291,12 +344,16 @@ def test_a_driver_that_hangs_delays_nothing(rdzv, host, profile):
 
 
 
+def helper_of(host):
+    return until("the helper runs", lambda: [p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if comm(p) == "rdzv-devices" and environ(p).get("RDZV_FAKE_NVML") == str(host.script)])[0]
+
+
 def test_the_helper_dies_with_its_agent(rdzv, host):
     a = agent(rdzv, host, "--nproc", 1)
     a.expect("health: .* facts")
-    helper = until("the helper runs", lambda: [p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if comm(p) == "rdzv-devices" and environ(p).get("RDZV_FAKE_NVML") == str(host.script)])
-    os.kill(int(stat(helper[0])[1]), signal.SIGKILL)
-    until("the helper is gone", lambda: not alive(helper[0]))
+    helper = helper_of(host)
+    os.kill(int(stat(helper)[1]), signal.SIGKILL)
+    until("the helper is gone", lambda: not alive(helper))
     a.exit()
 
 

@@ -76,7 +76,7 @@ struct fact *fleet_fact_in(struct fleet_room *room, const char *name, const char
 }
 
 const struct fleet_fault fleet_faults[] = {
-    {"gpus", "", 7, "", "certain"},
+    {"gpus", "", 7, "", "hint"},
     {"gpu_error", "gpu3", 0, "GPU is lost", "certain"},
     {"recovery_action", "gpu5", 2, "", "certain"},
     {"remap_failed", "gpu0", 1, "", "certain"},

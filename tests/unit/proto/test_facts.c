@@ -38,6 +38,7 @@ UNIT_TEST(test_values) {
   expect(FACT_PORT_RATE, 400, "", "400 Gb/s");
   expect(FACT_RECOVERY_ACTION, 1, "", "GPU reset");
   expect(FACT_RECOVERY_ACTION, 9, "", "9"); /* of a later driver */
+  expect(FACT_XID, 79, "", "79 (GPU has fallen off the bus)");
   expect(FACT_DEVICE_NODE, 0, "", "missing");
   expect(FACT_CLOCK_SKEW_MS, -1540, "", "-1.5 s");
 }
@@ -52,7 +53,13 @@ UNIT_TEST(test_classes) {
   assert_int_equal(fact_judge(FACT_RECOVERY_ACTION, 4, ""), FACT_CERTAIN);
   assert_int_equal(fact_judge(FACT_RECOVERY_ACTION, -1, ""), FACT_FINE);
   assert_int_equal(fact_judge(FACT_CPUS, 0, ""), FACT_FINE);
-  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "DOWN"), FACT_SUSPECT);
-  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "ACTIVE"), FACT_FINE);
+  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "DOWN", "ACTIVE"), FACT_SUSPECT);
+  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "DOWN", "ACTIVE_DEFER"), FACT_SUSPECT);
+  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "DOWN", "INIT"), FACT_HINT);
+  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "INIT, was ACTIVE", "DOWN"), FACT_SUSPECT);
+  assert_int_equal(fact_judge_odd(FACT_PORT_STATE, "ACTIVE", "DOWN"), FACT_FINE);
+  assert_int_equal(fact_judge(FACT_PORT_STATE, 0, "DOWN"), FACT_FINE);
+  assert_int_equal(fact_judge(FACT_PORT_STATE, 0, "DOWN, was ACTIVE"), FACT_SUSPECT);
+  assert_int_equal(fact_judge_odd(FACT_FABRIC, "ready", "in progress"), FACT_FINE);
   assert_true(fact_amount(FACT_MEMLOCK_KIB, -1) > fact_amount(FACT_MEMLOCK_KIB, INT32_MAX));
 }

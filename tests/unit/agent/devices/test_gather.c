@@ -2,8 +2,11 @@
 /* agent/devices/gather.c: facts in the kernel's files, in trees of the test. GPUs of NVIDIA: tests/e2e/test_health.py. */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "agent/devices/gather.h"
+#include "common/mem.h"
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
 
@@ -96,16 +99,25 @@ UNIT_TEST_WITH(reads_gpus_of_amd, set_up, tear_down) {
     snprintf(properties, sizeof properties, "simd_count 304\nlocation_id %d\ndomain 0\ngfx_target_version 90402\n",
              0xc000 + i * 256);
     tree_put(&t, properties, "sys/class/kfd/kfd/topology/nodes/%d/properties", i);
-    tree_put(&t, "ue: 2\nce: 7\n", "sys/bus/pci/devices/%s/ras/umc_err_count", pci);
-    tree_put(&t, i ? "8\n" : "16\n", "sys/bus/pci/devices/%s/current_link_width", pci);
-    tree_put(&t, "16\n", "sys/bus/pci/devices/%s/max_link_width", pci);
+    tree_put(&t, i ? "8\n" : "16\n", "sys/devices/%d/%s/current_link_width", i, pci);
+    tree_put(&t, "16\n", "sys/devices/%d/%s/max_link_width", i, pci);
+    char *name = xasprintf("%s/sys/bus/pci/devices/%s", t.root, pci),
+         *target = xasprintf("../../../devices/%d/%s", i, pci);
+    tree_put(&t, "", "sys/bus/pci/devices/none");
+    assert_int_equal(symlink(target, name), 0);
+    free(name);
+    free(target);
+    tree_put(&t, "ue: 2\nce: 7\n", "sys/devices/%d/%s/ras/umc_err_count", i, pci);
   }
+  tree_put(&t, "8\n", "sys/devices/1/max_link_width"); /* of the slot */
   gather_gpus(&f, NULL, &(struct gather_gpus){0}, t.root, false, NULL);
   assert_number("", "gpus", 2);
   assert_text("gpu0", "gpu_model", "AMD gfx942");
   assert_number("gpu0", "ecc_uncorrected", 2);
   assert_number("gpu0", "pcie_width", 16);
   assert_number("gpu1", "pcie_width", 8);
-  assert_number("gpu1", "pcie_width_max", 16);
+  assert_number("gpu0", "pcie_width_max", 16);
+  assert_number("gpu1", "pcie_width_max", 8);
+  assert_text("gpu1", "gpu_pci", "0000:c1:00.0");
   assert_number("gpu1", "foreign_mib", 0);
 }

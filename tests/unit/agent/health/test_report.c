@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/health/health.h"
+#include "proto/facts.h"
 #include "tests/rig/unit.h"
 
 static void check(const char *at, const char *name, int64_t value, const char *text, const char *expected) {
@@ -21,11 +22,11 @@ static void check(const char *at, const char *name, int64_t value, const char *t
 
 UNIT_TEST(what_is_certain) {
   check("gpu3", "gpu_error", 0, "GPU is lost", "gpu3: GPU is lost");
-  check("gpu3", "recovery_action", 1, "", "gpu3: its driver asks to reset the GPU (recovery action 1)");
-  check("gpu3", "recovery_action", 2, "", "gpu3: its driver asks to reboot the host (recovery action 2)");
-  check("gpu3", "recovery_action", 9, "", "gpu3: its driver asks to recover the GPU (recovery action 9)");
-  check("gpu3", "xid", 79, "", "gpu3: XID 79 (GPU has fallen off the bus)");
-  check("gpu3", "xid", 95, "", "gpu3: XID 95 (uncontained memory error)");
+  check("gpu3", "recovery_action", 1, "", "gpu3: recovery action GPU reset");
+  check("gpu3", "recovery_action", 2, "", "gpu3: recovery action node reboot");
+  check("gpu3", "recovery_action", 9, "", "gpu3: recovery action 9");
+  check("gpu3", "xid", 79, "", "gpu3: last XID 79 (GPU has fallen off the bus)");
+  check("gpu3", "xid", 95, "", "gpu3: last XID 95 (uncontained memory error)");
   check("gpu3", "recovery_action", 0, "", "");
   static const int harmless[] = {13, 31, 43, 45, 94, 74};
   for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) check("gpu3", "xid", harmless[i], "", "");
@@ -33,7 +34,35 @@ UNIT_TEST(what_is_certain) {
   check("gpu3", "pcie_width", 8, "", "");
   check("mlx5_0/1", "port_state", 0, "DOWN", "");
   check("gpu3", "remap_failed", 0, "", "");
-  check("gpu3", "remap_failed", 1, "", "gpu3: a row remap of its memory has failed");
+  check("gpu3", "remap_failed", 1, "", "gpu3: failed row remaps 1");
+}
+
+UNIT_TEST(what_the_job_does_not_use) {
+  for (int used = 0; used < 2; used++) {
+    struct fact_list f = {0};
+    SCOPED(buf_finish) struct buf why = BUF_INIT;
+    facts_text(&f, "gpu3", "gpu_error", "GPU is lost");
+    facts_number(&f, "gpu3", "gpu_used", used);
+    assert_int_equal(health_is_broken(&f, &why), used);
+    facts_finish(&f);
+  }
+}
+
+/* Both sides have one opinion: whatever proves a host broken is certain in the daemon, and the other way round. */
+UNIT_TEST(what_is_certain_has_one_table) {
+  for (int id = 0; id < FACT_COUNT; id++)
+    for (int64_t value = 0; value < 1000; value++) {
+      struct fact_list f = {0};
+      struct buf why = BUF_INIT;
+      const char *text = fact_kinds[id].type == FACT_TEXT && value ? "x" : "";
+      if (*text)
+        facts_text(&f, "gpu0", fact_kinds[id].name, text);
+      else
+        facts_number(&f, "gpu0", fact_kinds[id].name, value);
+      assert_int_equal(health_is_broken(&f, &why), fact_judge((enum fact_id)id, value, text) == FACT_CERTAIN);
+      facts_finish(&f);
+      buf_finish(&why);
+    }
 }
 
 /* Whatever a healthy host says, nothing is made of it. */

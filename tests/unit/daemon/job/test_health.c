@@ -286,6 +286,40 @@ RIG_TEST(test_ports_that_are_down_everywhere_else) {
   assert_string_equal(notice(r, n), "");
 }
 
+/* The state of one port of each node; the notice about it. */
+static void say_states(struct rig *r, struct node *n, int count, const char *odd, const char *usual, const char *want) {
+  struct fleet_profile p = fleet_profile_usual();
+  open_fleet(r, n, count, count, count);
+  for (int i = 0; i < count; i++) {
+    fleet_fill(&room, &p);
+    fleet_fact_in(&room, "port_state", "mlx5_7/1")->text = i ? usual : odd;
+    say_room(r, &n[i], "", 0);
+  }
+  pass(r, n, count, LOOK_MS);
+  assert_string_equal(notice(r, n), want);
+}
+
+RIG_TEST(test_a_port_that_is_never_up) {
+  say_states(r, n, 4, "INIT", "DOWN", "node n0: state of mlx5_7/1 is INIT; DOWN on 3 of 3 like nodes");
+}
+
+RIG_TEST(test_a_port_that_is_up_elsewhere) {
+  say_states(r, n, 4, "DOWN", "ACTIVE", "node n0: state of mlx5_7/1 is DOWN; ACTIVE on 3 of 3 like nodes (suspect)");
+}
+
+RIG_TEST(test_a_port_that_was_up) {
+  say_states(r, n, 4, "DOWN, was ACTIVE", "DOWN",
+             "node n0: state of mlx5_7/1 is DOWN, was ACTIVE; DOWN on 3 of 3 like nodes (suspect)");
+}
+
+RIG_TEST(test_a_port_that_was_up_and_few_nodes) {
+  say_states(r, n, 2, "DOWN, was ACTIVE", "ACTIVE", "node n0: state of mlx5_7/1 is DOWN, was ACTIVE (suspect)");
+}
+
+RIG_TEST(test_a_switch_that_is_down) {
+  say_states(r, n, 4, "DOWN, was ACTIVE", "DOWN, was ACTIVE", "");
+}
+
 RIG_TEST(test_places_are_one_line) {
   struct fleet_profile p = fleet_profile_usual(), slow = p;
   slow.rate = 100;
@@ -375,18 +409,6 @@ RIG_TEST(test_a_certain_fault_makes_a_spare) {
   assert_null(rig_said(r, "drained: "));
 }
 
-/* A host of fewer GPUs may be allocated so; one that had more has lost one. */
-RIG_TEST(test_a_gpu_is_lost) {
-  struct fleet_profile p = fleet_profile_usual();
-  open_fleet(r, n, 3, 4, 4);
-  all_say(r, n, 4, &p, 1, fault_of("gpus"));
-  pass(r, n, 4, LOOK_MS);
-  assert_string_equal(notice(r, n), "node n1: number of GPUs is 7; 8 on 3 of 3 like nodes");
-  all_say(r, n, 4, &p, 2, fault_of("gpus"));
-  pass(r, n, 4, LOOK_MS);
-  assert_string_equal(notice(r, n), "node n2: number of GPUs is 7; 8 on 3 of 3 like nodes: it becomes a spare");
-}
-
 /* A running job of agents on these hosts. */
 static void open_on(struct rig *r, struct node *n, const char *const *hosts, int count) {
   rig_open_for(r, count, count);
@@ -430,6 +452,52 @@ RIG_TEST(test_agents_of_a_host_that_differ) {
   assert_string_equal(notice(r, n), "node b: version of rdzv is 0.9; 1.0 on 3 of 3 like nodes");
 }
 
+RIG_TEST(test_a_gpu_that_the_job_does_not_use) {
+  static const char *const hosts[] = {"a", "a", "b"};
+  struct fleet_profile p = fleet_profile_usual();
+  rig_open_for(r, 1, 3);
+  r->settings.last_call_ms = 1000;
+  nodes_init(r, n, 3);
+  for (int i = 0; i < 3; i++) snprintf(n[i].host, sizeof n[i].host, "%s", hosts[i]);
+  nodes_join(r, n, 3);
+  nodes_started(r, n, 3);
+  rig_forget(r);
+  for (int used = 0; used < 2; used++) { /* by the second agent, and so by the job */
+    for (int i = 0; i < 3; i++) {
+      fleet_fill(&room, &p);
+      if (i < 2) fleet_plant(&room, fault_of("gpu_error"));
+      fleet_fact_in(&room, "gpu_used", "gpu3")->value = i == 1 && used;
+      say_room(r, &n[i], "", 0);
+    }
+    pass(r, n, 3, LOOK_MS);
+    if (used) continue;
+    assert_string_equal(notice(r, n), "node a: error of gpu3 is GPU is lost, and the job does not use it");
+    rig_control(r, "nodes", "job", false);
+    assert_said(r, "the job does not use it (hint, for ");
+    assert_null(rig_last(r, n[0].conn, MSG_PREPARE));
+  }
+  rig_control(r, "nodes", "job", false);
+  assert_said(r, "! node a: error of gpu3 is GPU is lost (certain, for ");
+  assert_non_null(rig_last(r, n[0].conn, MSG_PREPARE));
+}
+
+/* A slot of 8 lanes is as it was built; lanes that do not work are another matter. */
+RIG_TEST(test_a_narrow_slot) {
+  struct fleet_profile p = fleet_profile_usual();
+  open_fleet(r, n, 4, 4, 4);
+  for (int i = 0; i < 4; i++) {
+    fleet_fill(&room, &p);
+    if (i == 1)
+      fleet_fact_in(&room, "pcie_width", "gpu2")->value = fleet_fact_in(&room, "pcie_width_max", "gpu2")->value = 8;
+    say_room(r, &n[i], "", 0);
+  }
+  pass(r, n, 4, LOOK_MS);
+  assert_string_equal(notice(r, n),
+                      "node n1: PCIe width of gpu2 is x8, all that it and its slot have; x16 on 3 of 3 like nodes");
+  pass(r, n, 4, 20 * MINUTE_MS);
+  assert_null(rig_last(r, n[0].conn, MSG_PREPARE));
+}
+
 /* The second time it must be good for ten minutes. */
 RIG_TEST(test_good_again_for_how_long) {
   struct fleet_profile p = fleet_profile_usual();
@@ -455,7 +523,8 @@ RIG_TEST(test_it_stays_where_it_is_needed) {
   open_fleet(r, n, 4, 4, 4);
   all_say(r, n, 4, &p, 1, fault_of("xid"));
   rig_run(r, LOOK_MS);
-  assert_string_equal(notice(r, n), "node n1: last XID of gpu1 is 79: the job cannot go on without it");
+  assert_string_equal(notice(r, n),
+                      "node n1: last XID of gpu1 is 79 (GPU has fallen off the bus): the job cannot go on without it");
   assert_null(rig_last(r, n[0].conn, MSG_PREPARE));
   /* Until a spare comes. */
   node_init(r, &n[4], 4);
