@@ -277,13 +277,12 @@ static int print_settings(const struct agent_options *o, const struct identity *
 /* What a GPU says that no worker uses does not count. */
 static void mark_used(const struct placed *p, struct fact_list *facts) {
   struct devices *d = devices_find(devices_root(p->env), p->env, p->before.n ? &p->before : NULL, p->wish, NULL);
-  struct device *v = xcalloc(DEVICES_MAX, sizeof *v);
   struct health_memory *nothing = xcalloc(1, sizeof *nothing);
-  int n = devices_of_workers(d, (uint32_t)p->first, (uint32_t)p->workers, v);
+  const struct device *v;
+  int n = devices_of_workers(d, (uint32_t)p->first, (uint32_t)p->workers, &v);
   health_recall(nothing, v, n, facts);
   health_memory_finish(nothing);
   free(nothing);
-  free(v);
   free(d);
 }
 

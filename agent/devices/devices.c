@@ -422,16 +422,15 @@ struct devices *devices_find(const char *root, char *const *env, const struct gp
   return best;
 }
 
-int devices_of_workers(const struct devices *d, uint32_t first, uint32_t workers, struct device *v) {
-  int n = 0;
-  for (uint32_t i = first; i < (uint32_t)d->n && n < (int)workers; i++) {
-    struct device *one = &v[n++];
-    *one = d->v[i];
-    if (!d->unordered) continue;
-    one->known = false;
-    one->uuid[0] = one->pci[0] = '\0';
+int devices_of_workers(struct devices *d, uint32_t first, uint32_t workers, const struct device **v) {
+  uint32_t all = (uint32_t)d->n, from = first < all ? first : all;
+  for (int i = 0; d->unordered && i < d->n; i++) {
+    d->v[i].known = false;
+    d->v[i].uuid[0] = d->v[i].pci[0] = '\0';
   }
-  return d->n || d->from ? n : -1;
+  *v = &d->v[from];
+  if (!all && !d->from) return -1;
+  return (int)(all - from < workers ? all - from : workers);
 }
 
 const struct gpu *devices_gpu(const struct gpus *g, const struct device *d) {

@@ -49,9 +49,8 @@ struct devices {
  * sentences about lists that do not make sense and about several vendors, a line each; NULL: nobody reads them. */
 struct devices *devices_find(const char *root, char *const *env, const struct gpus *known, enum gpu_vendor wish,
                              struct buf *said);
-/* Those of `workers` local ranks, of which the first has device `first`; *v is written that far. Returns how many, or -1:
- * nobody knows which they are. */
-int devices_of_workers(const struct devices *d, uint32_t first, uint32_t workers, struct device *v);
+/* *v: those of `workers` local ranks, of which the first has device `first`. Returns how many; -1: not known. */
+int devices_of_workers(struct devices *d, uint32_t first, uint32_t workers, const struct device **v);
 /* Facts about a device; NULL: none. */
 const struct gpu *devices_gpu(const struct gpus *g, const struct device *d);
 

@@ -122,12 +122,6 @@ static void put_use(struct fact_list *f, const char *at, const struct gpu_proces
   if (used) facts_number(f, at, "gpu_used", 1);
 }
 
-static void put_recovery(struct fact_list *f, const char *at, const struct nvml *n, nvmlDevice_t d) {
-  nvmlFieldValue_t v = {.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION};
-  if (n->field_values && n->field_values(d, 1, &v) == NVML_SUCCESS && v.nvmlReturn == NVML_SUCCESS)
-    facts_number(f, at, "recovery_action", v.value.uiVal);
-}
-
 static void put_links(struct fact_list *f, const char *at, const struct nvml *n, nvmlDevice_t d) {
   unsigned width;
   if (n->pcie_width && n->pcie_width(d, &width) == NVML_SUCCESS) facts_number(f, at, "pcie_width", width);
@@ -199,7 +193,9 @@ static int gather_nvidia(struct fact_list *f, const struct nvml *n, struct gathe
     rc = n->memory(d, &memory);
     if (rc != NVML_SUCCESS && rc != NVML_ERROR_NOT_SUPPORTED && rc != NVML_ERROR_NO_PERMISSION)
       facts_text(f, at, "gpu_error", n->error(rc));
-    put_recovery(f, at, n, d);
+    nvmlFieldValue_t action = {.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION};
+    if (n->field_values && n->field_values(d, 1, &action) == NVML_SUCCESS && action.nvmlReturn == NVML_SUCCESS)
+      facts_number(f, at, "recovery_action", action.value.uiVal);
     put_memory(f, at, n, d, job);
     put_links(f, at, n, d);
   }

@@ -64,9 +64,11 @@ static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
 
 static void list_devices(struct device_watch *w) {
   struct devices *d = devices_find(devices_root(w->o.env), w->o.env, w->before.n ? &w->before : NULL, w->o.wish, NULL);
-  int n = devices_of_workers(d, w->o.first, w->o.workers, w->v);
+  const struct device *v;
+  int n = devices_of_workers(d, w->o.first, w->o.workers, &v);
   w->unknown = n < 0;
   w->n = n < 0 ? 0 : n;
+  memcpy(w->v, v, (size_t)w->n * sizeof *v);
   free(d);
 }
 
@@ -269,10 +271,6 @@ void device_watch_cancel(struct device_watch *w) {
   if (!w->told) return; /* the first answer counts for the next round */
   device_probe_destroy(w->probe);
   w->probe = NULL;
-}
-
-int device_watch_count(const struct device_watch *w) {
-  return w->n;
 }
 
 int device_watch_list(const struct device_watch *w, const struct device **v) {

@@ -37,9 +37,7 @@ void device_watch_destroy(struct device_watch *w); /* memory is free when the lo
 void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay, const pid_t *pids);
 void device_watch_cancel(struct device_watch *w); /* the round is over: neither on_free nor on_held comes */
 
-/* The number of the workers' devices, at most the number of workers. */
-int device_watch_count(const struct device_watch *w);
-/* All of them; -1: nobody knows which they are. */
+/* The workers' devices, at most as many as workers; -1: not known. */
 int device_watch_list(const struct device_watch *w, const struct device **v);
 /* The device of the worker with this local rank; NULL: it has none, or it is not known. */
 const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank);

@@ -53,10 +53,8 @@ static void on_helper_end(void *ctx, const struct helper_end *end) {
   struct err e = ERR_INIT;
   if (end->late)
     err_set(&e, -ETIMEDOUT, "the GPU driver did not answer within %.3g s", (double)p->deadline_ms / 1000);
-  else if (end->signo)
-    err_set(&e, -EIO, "rdzv-devices was killed by signal %d", end->signo);
-  else if (end->status)
-    err_set(&e, -EIO, "rdzv-devices exited with code %d", end->status);
+  else if (end->signo || end->status)
+    helper_explain_end(p->helper, end, &e);
   else
     gpus_parse(buf_text(text), text->len, &g, &e);
   give_answer(p, &g, e.code ? &e : NULL);

@@ -29,7 +29,7 @@ struct health {
   char *job; /* NULL: one look, of --check-only or --health strict */
   uv_timer_t timer;
   struct helper *helper;
-  struct health_facts parts[FACTS_PARTS];
+  struct health_facts now;    /* of the look that goes on */
   struct health_facts latest; /* of the last look that ended; the text of one that did not */
   enum facts_part due;        /* of the look that goes on */
   bool known;                 /* latest is filled */
@@ -52,14 +52,8 @@ static void send_facts(struct health *h) {
 
 /* The look is over, for better or worse. */
 static void end_look(struct health *h) {
-  static const enum facts_part order[FACTS_PARTS] = {FACTS_HOST, FACTS_GPUS, FACTS_PORTS}; /* the last ones are cut */
-  struct health_facts all = {.text = ""};
-  for (int i = 0; i < FACTS_PARTS; i++) {
-    struct health_facts *p = &h->parts[order[i]];
-    if (p->text[0] && !all.text[0]) snprintf(all.text, sizeof all.text, "%s", p->text);
-    facts_add(&all.list, &p->list);
-    health_facts_finish(p);
-  }
+  struct health_facts all = h->now;
+  h->now = (struct health_facts){.text = ""};
   h->due = FACTS_HOST;
   const struct device *v = NULL;
   int n = h->o.devices ? h->o.devices(h->o.ctx, &v) : -1;
@@ -94,8 +88,7 @@ static void stop(struct health *h) {
 
 static void give_up(struct health *h, const char *why) {
   stop(h);
-  for (int i = h->due; i < FACTS_PARTS; i++) health_facts_finish(&h->parts[i]);
-  snprintf(h->parts[h->due].text, sizeof h->parts[h->due].text, "%s", why);
+  if (!h->now.text[0]) snprintf(h->now.text, sizeof h->now.text, "%s", why);
   log_line(strcmp(why, h->latest.text) == 0 ? LOG_DEBUG : LOG_INFO, "health: %s; checks that need it count as passed",
            why);
   end_look(h);
@@ -118,8 +111,9 @@ static void on_line(void *ctx, enum helper_stream from, const char *text, size_t
   if (rc == 0 && line.part == FACTS_PARTS) {
     note_xid(h, &line.xid);
   } else if (rc == 0 && line.part == h->due) {
-    h->parts[h->due].list = line.facts;
-    memcpy(h->parts[h->due].text, line.missing, sizeof line.missing);
+    facts_add(&h->now.list, &line.facts);
+    facts_finish(&line.facts);
+    if (!h->now.text[0]) memcpy(h->now.text, line.missing, sizeof line.missing);
     if (++h->due < FACTS_PARTS) return;
     end_look(h);
     set_timer(h, HEALTH_LOOK_MS + h->o.deadline_ms); /* the end of the next look */
@@ -226,7 +220,7 @@ struct health *health_create(const struct health_options *o) {
 
 static void on_closed(uv_handle_t *handle) {
   struct health *h = handle->data;
-  for (int i = 0; i < FACTS_PARTS; i++) health_facts_finish(&h->parts[i]);
+  health_facts_finish(&h->now);
   health_facts_finish(&h->latest);
   health_memory_finish(&h->memory);
   free(h->job);

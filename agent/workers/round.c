@@ -476,11 +476,12 @@ static void naming_finish(struct naming *n) {
  * is not known counts on one of that number. `unseen` is filled with it. */
 static struct env_job describe_job(const struct round_driver *r, uint32_t i, struct device *unseen) {
   struct env_job job = *r->o.env;
-  int n = r->o.options->command ? 0 : device_watch_count(r->devices);
-  const struct device *device = device_watch_get(r->devices, n ? i % (uint32_t)n : i);
+  const struct device *all;
+  int n = r->o.options->command ? 0 : device_watch_list(r->devices, &all);
+  const struct device *device = device_watch_get(r->devices, n > 0 ? i % (uint32_t)n : i);
   *unseen = (struct device){.vendor = GPU_NVIDIA};
   snprintf(unseen->entry, sizeof(unseen->entry), "%u", seen_rank(r, i));
-  if (n || job.virtual_local_rank) job.alone = device ? device : unseen;
+  if (n > 0 || job.virtual_local_rank) job.alone = device ? device : unseen;
   job.socket = sdk_server_name(r->sdk);
   job.ras_addr = hang_watch_ras_addr(r->hang);
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
