@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/devices/devices.h"
+#include "common/mem.h"
 #include "tests/rig/tree.h"
 #include "tests/rig/unit.h"
 
@@ -221,4 +222,28 @@ UNIT_TEST_WITH(names_a_device, set_up, tear_down) {
     assert_string_equal(buf_text(&out), cases[i].text);
     buf_finish(&out);
   }
+}
+
+UNIT_TEST(which_are_the_workers) {
+  static const struct {
+    int n;
+    uint32_t first, workers;
+    const char *from;
+    int count, at; /* at: of the first one */
+  } cases[] = {{8, 0, 8, NULL, 8, 0},  {8, 0, 2, NULL, 2, 0}, {8, 6, 4, NULL, 2, 6},
+               {8, 9, 1, NULL, 0, 8},  {2, 0, 5, NULL, 2, 0}, {0, 0, 2, "CUDA_VISIBLE_DEVICES", 0, 0},
+               {0, 0, 2, NULL, -1, 0}, {0, 3, 2, NULL, -1, 0}};
+  for (int unordered = 0; unordered < 2; unordered++)
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+      struct devices *d = xcalloc(1, sizeof(*d));
+      const struct device *first;
+      d->n = cases[i].n;
+      d->from = cases[i].from;
+      d->unordered = unordered;
+      for (int k = 0; k < d->n; k++) d->v[k] = (struct device){.index = k, .known = true, .pci = "p", .uuid = "u"};
+      assert_int_equal(devices_of_workers(d, cases[i].first, cases[i].workers, &first), cases[i].count);
+      assert_ptr_equal(first, &d->v[cases[i].at]);
+      if (cases[i].count > 0) assert_int_equal(first->known && first->pci[0] && first->uuid[0], !unordered);
+      free(d);
+    }
 }
