@@ -274,26 +274,21 @@ static int print_settings(const struct agent_options *o, const struct identity *
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
 }
 
-/* What a GPU says that no worker uses does not count. */
-static void mark_used(const struct placed *p, struct fact_list *facts) {
-  struct devices *d = devices_find(devices_root(p->env), p->env, p->before.n ? &p->before : NULL, p->wish, NULL);
-  struct health_memory *nothing = xcalloc(1, sizeof *nothing);
-  const struct device *v;
-  int n = devices_of_workers(d, (uint32_t)p->first, (uint32_t)p->workers, &v);
-  health_recall(nothing, v, n, facts);
-  health_memory_finish(nothing);
-  free(nothing);
-  free(d);
-}
-
 /* Looks at this host before anything else does. --check-only, without p: prints what is found. Else logs what proves that
  * the host cannot work. */
 static int check_host(const struct agent_options *o, const struct placed *p) {
+  static struct health_memory nothing;
   bool prints = !p;
   struct health_facts facts;
   struct buf text = BUF_INIT, why = BUF_INIT;
   health_look_now(o->device_timeout_ms ? (uint32_t)o->device_timeout_ms : OPTIONS_DEVICE_TIMEOUT_MAX_MS, &facts);
-  if (p) mark_used(p, &facts.list);
+  if (p) { /* what a GPU says that no worker uses does not count */
+    struct devices *d = devices_find(devices_root(p->env), p->env, p->before.n ? &p->before : NULL, p->wish, NULL);
+    const struct device *v;
+    int n = devices_of_workers(d, (uint32_t)p->first, (uint32_t)p->workers, &v);
+    health_recall(&nothing, v, n, &facts.list);
+    free(d);
+  }
   int code = health_is_broken(&facts.list, &why) ? EXIT_CODE_OTHER_HOST : EXIT_CODE_OK;
   if (prints) health_print(&facts, &text);
   if (text.len && (fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0)) code = EXIT_CODE_SYSTEM;

@@ -87,10 +87,6 @@ static const char *field(const char *text, const char *key) {
   return NULL;
 }
 
-static void put_word(char *out, size_t size, const char *value) {
-  snprintf(out, size, "%.*s", (int)strcspn(value, " \t\n"), value);
-}
-
 void scan_names(void (*fn)(void *ctx, const char *name), void *ctx, const char *fmt, ...) {
   struct dirent **v = NULL;
   va_list ap;
@@ -147,7 +143,7 @@ static void read_nvidia(void *ctx, const char *pci) {
   struct gpu *gpu = add_gpu(ctx, GPU_NVIDIA, pci);
   const char *text = gpu ? scan_text("%s/proc/driver/nvidia/gpus/%s/information", s->root, pci) : NULL;
   const char *uuid = field(text, "GPU UUID:"), *name = field(text, "Model:");
-  if (uuid) put_word(gpu->uuid, sizeof(gpu->uuid), uuid);
+  if (uuid) snprintf(gpu->uuid, sizeof(gpu->uuid), "%.*s", (int)strcspn(uuid, " \t\n"), uuid);
   if (name) snprintf(gpu->name, sizeof(gpu->name), "%.*s", (int)strcspn(name, "\n"), name);
 }
 

@@ -60,7 +60,8 @@ struct health_gpu {
   char pci[DEVICE_PCI_MAX], uuid[GPU_TEXT_MAX]; /* "": not known */
   int number;                                   /* the last one */
   int64_t xid, certain_xid;                     /* the heaviest one of this round; the last certain one. 0: none */
-  bool used, listed;                            /* a process of the job was on it; health_recall has met it */
+  bool used;                                    /* a process of the job was on it */
+  bool listed, is_device;                       /* by the look that health_recall reads; a worker's */
 };
 struct health_memory {
   struct fact_list up; /* ports that were up once */

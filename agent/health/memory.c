@@ -42,17 +42,16 @@ int64_t health_xid_of(const struct health_memory *m, const struct device *d) {
   return 0;
 }
 
-static bool is_device(const struct health_gpu *g, const struct device *v, int n) {
-  for (int i = 0; i < n; i++)
-    if (v[i].pci[0] && strcmp(v[i].pci, g->pci) == 0) return true;
-  return false;
-}
-
-static bool knows_all(const struct health_memory *m, const struct device *v, int n) {
+/* Whether all of the workers' devices are known GPUs. */
+static bool meet_devices(struct health_memory *m, const struct device *v, int n) {
   bool all = n >= 0;
   for (int i = 0; i < n; i++) {
     bool found = false;
-    for (int k = 0; k < m->n_gpus; k++) found |= is_device(&m->gpus[k], &v[i], 1);
+    for (struct health_gpu *g = m->gpus; g != m->gpus + m->n_gpus; g++) {
+      bool is = v[i].pci[0] && strcmp(v[i].pci, g->pci) == 0;
+      g->is_device |= is;
+      found |= is;
+    }
     all &= found;
   }
   return all;
@@ -80,7 +79,7 @@ static void put_port(struct health_memory *m, const struct fact *f, struct fact_
   facts_text(out, f->at, f->name, text);
 }
 
-static void put_gpu(const struct health_memory *m, const struct health_gpu *g, bool complete, bool known, bool used,
+static void put_gpu(const struct health_memory *m, const struct health_gpu *g, bool complete, bool known,
                     struct fact_list *out) {
   char at[FACT_AT_MAX + 1];
   bool taken = false;
@@ -92,7 +91,8 @@ static void put_gpu(const struct health_memory *m, const struct health_gpu *g, b
   bool lost = complete && !g->listed;
   if (lost) facts_text(out, at, fact_kinds[FACT_GPU_ERROR].name, "the driver no longer lists it");
   if (g->certain_xid) facts_number(out, at, fact_kinds[FACT_XID].name, g->certain_xid);
-  if (known && (lost || g->listed || g->certain_xid)) facts_number(out, at, fact_kinds[FACT_GPU_USED].name, used);
+  if (known && (lost || g->listed || g->certain_xid))
+    facts_number(out, at, fact_kinds[FACT_GPU_USED].name, g->used || g->is_device);
 }
 
 void health_recall(struct health_memory *m, const struct device *v, int n, struct fact_list *facts) {
@@ -111,10 +111,9 @@ void health_recall(struct health_memory *m, const struct device *v, int n, struc
       facts_number(&out, f->at, f->name, f->value);
   }
   /* Otherwise the driver was not asked, or gave no answer. */
-  bool complete = facts_find(facts, "", fact_kinds[FACT_GPUS].name) != NULL, known = knows_all(m, v, n);
-  for (int i = 0; i < m->n_gpus; i++)
-    put_gpu(m, &m->gpus[i], complete, known, m->gpus[i].used || is_device(&m->gpus[i], v, n), &out);
-  for (int i = 0; i < m->n_gpus; i++) m->gpus[i].listed = false;
+  bool complete = facts_find(facts, "", fact_kinds[FACT_GPUS].name) != NULL, known = meet_devices(m, v, n);
+  for (int i = 0; i < m->n_gpus; i++) put_gpu(m, &m->gpus[i], complete, known, &out);
+  for (int i = 0; i < m->n_gpus; i++) m->gpus[i].listed = m->gpus[i].is_device = false;
   facts_finish(facts);
   *facts = out;
 }

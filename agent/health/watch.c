@@ -95,21 +95,18 @@ static void give_up(struct health *h, const char *why) {
   if (h->job) set_timer(h, HEALTH_AGAIN_MS);
 }
 
-static void note_xid(struct health *h, const struct gpu_xid *x) {
-  char uuid[TEXT_SHOWN];
-  log_line(xid_class_of(x->xid) >= XID_EITHER ? LOG_WARN : LOG_DEBUG, "gpu%d (%s): XID %d (%s)", x->gpu,
-           text_shown(uuid, x->uuid, strlen(x->uuid)), (int)x->xid, xid_words(x->xid));
-  health_note_xid(&h->memory, x);
-}
-
 static void on_line(void *ctx, enum helper_stream from, const char *text, size_t len) {
   struct health *h = ctx;
   struct facts_line line;
   struct err e = ERR_INIT;
+  char uuid[TEXT_SHOWN];
   h->late = false;
   int rc = facts_parse(text, len, &line, &e);
   if (rc == 0 && line.part == FACTS_PARTS) {
-    note_xid(h, &line.xid);
+    const struct gpu_xid *x = &line.xid;
+    log_line(xid_class_of(x->xid) >= XID_EITHER ? LOG_WARN : LOG_DEBUG, "gpu%d (%s): XID %d (%s)", x->gpu,
+             text_shown(uuid, x->uuid, strlen(x->uuid)), (int)x->xid, xid_words(x->xid));
+    health_note_xid(&h->memory, x);
   } else if (rc == 0 && line.part == h->due) {
     facts_add(&h->now.list, &line.facts);
     facts_finish(&line.facts);
