@@ -93,7 +93,7 @@ UNIT_TEST_WITH(reads_ports, set_up, tear_down) {
 
 UNIT_TEST_WITH(reads_gpus_of_amd, set_up, tear_down) {
   for (int i = 0; i < 2; i++) {
-    char pci[16];
+    char pci[32];
     snprintf(pci, sizeof pci, "0000:c%d:00.0", i);
     char properties[200];
     snprintf(properties, sizeof properties, "simd_count 304\nlocation_id %d\ndomain 0\ngfx_target_version 90402\n",
