@@ -55,7 +55,7 @@ void health_look_again(struct health *h);  /* something has failed */
 int64_t health_xid(const struct health *h, const struct device *d);
 void health_destroy(struct health *h); /* memory is free when the loop has closed its handles */
 
-/* What is remembered of this host while the agent lives. Zeroed at first. */
+/* What is remembered of this host while the agent lives. Zeroed at first; `up` is the owner's to facts_finish. */
 struct health_gpu {
   char pci[DEVICE_PCI_MAX], uuid[GPU_TEXT_MAX]; /* "": not known */
   int number;                                   /* the last one */
@@ -69,11 +69,9 @@ struct health_memory {
   int n_gpus;
 };
 void health_note_xid(struct health_memory *m, const struct gpu_xid *x);
-int64_t health_xid_of(const struct health_memory *m, const struct device *d); /* as health_xid */
 /* Adds what earlier looks have seen to the facts of one, which the next recall remembers in turn. v: the workers' devices;
  * n -1: not known. */
 void health_recall(struct health_memory *m, const struct device *v, int n, struct fact_list *facts);
-void health_memory_finish(struct health_memory *m);
 
 /* Whether a fact proves that this host cannot work; appends a clause about the first one: "gpu3: GPU is lost". */
 bool health_is_broken(const struct fact_list *f, struct buf *why);

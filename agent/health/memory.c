@@ -34,14 +34,6 @@ void health_note_xid(struct health_memory *m, const struct gpu_xid *x) {
   if (fact_judge(FACT_XID, x->xid, "") == FACT_CERTAIN) g->certain_xid = x->xid;
 }
 
-int64_t health_xid_of(const struct health_memory *m, const struct device *d) {
-  for (const struct health_gpu *g = m->gpus; d && d->vendor == GPU_NVIDIA && g != m->gpus + m->n_gpus; g++) {
-    bool named = (d->uuid[0] && strcmp(d->uuid, g->uuid) == 0) || (d->pci[0] && strcmp(d->pci, g->pci) == 0);
-    if (g->xid && (named || (!d->uuid[0] && !d->pci[0] && d->index == g->number))) return g->xid;
-  }
-  return 0;
-}
-
 /* Whether all of the workers' devices are known GPUs. */
 static bool meet_devices(struct health_memory *m, const struct device *v, int n) {
   bool all = n >= 0;
@@ -116,8 +108,4 @@ void health_recall(struct health_memory *m, const struct device *v, int n, struc
   for (int i = 0; i < m->n_gpus; i++) m->gpus[i].listed = m->gpus[i].is_device = false;
   facts_finish(facts);
   *facts = out;
-}
-
-void health_memory_finish(struct health_memory *m) {
-  facts_finish(&m->up);
 }

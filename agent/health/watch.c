@@ -203,7 +203,12 @@ void health_look_again(struct health *h) {
 }
 
 int64_t health_xid(const struct health *h, const struct device *d) {
-  return h ? health_xid_of(&h->memory, d) : 0;
+  for (int i = 0; h && d && d->vendor == GPU_NVIDIA && i < h->memory.n_gpus; i++) {
+    const struct health_gpu *g = &h->memory.gpus[i];
+    bool named = (d->uuid[0] && strcmp(d->uuid, g->uuid) == 0) || (d->pci[0] && strcmp(d->pci, g->pci) == 0);
+    if (g->xid && (named || (!d->uuid[0] && !d->pci[0] && d->index == g->number))) return g->xid;
+  }
+  return 0;
 }
 
 struct health *health_create(const struct health_options *o) {
@@ -219,7 +224,7 @@ static void on_closed(uv_handle_t *handle) {
   struct health *h = handle->data;
   health_facts_finish(&h->now);
   health_facts_finish(&h->latest);
-  health_memory_finish(&h->memory);
+  facts_finish(&h->memory.up);
   free(h->job);
   free(h);
 }

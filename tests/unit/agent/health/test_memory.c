@@ -16,7 +16,7 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  health_memory_finish(&m);
+  facts_finish(&m.up);
   facts_finish(&f);
   return 0;
 }
