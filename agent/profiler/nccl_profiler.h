@@ -4,11 +4,12 @@
 
 /* NCCL's interface for profilers, versions 1 to 6, as far as it is used: nothing of NCCL is needed to build. Names are
  * NCCL's. The library that NCCL_PROFILER_PLUGIN names exports one struct for each version; NCCL takes the newest that
- * it knows. RCCL has the same interface.
+ * it knows: 2.23 version 1, 2.24 and 2.25 version 2, 2.26 version 3, 2.27 version 4, 2.28 version 5, 2.29 and later
+ * version 6. RCCL has the same interface.
  *
- * Up to version 4 the type of an event has one byte, later eight. The members that are used stand at the same places in
- * all versions that have them. The hash of a communicator comes with each collective up to version 3, and with init from
- * version 4 on. */
+ * The members that are used stand at the same places in all versions that have them. Up to version 4 the type of an
+ * event has one byte, later eight. The hash of a communicator comes with each collective up to version 3, and with init
+ * from version 4 on. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@
 typedef int ncclResult_t; /* 0: ncclSuccess */
 
 enum {
+  ncclProfileGroup = 1 << 0,
   ncclProfileColl = 1 << 1,
   ncclProfileP2p = 1 << 2,
   ncclProfileProxyOp = 1 << 3,
@@ -46,15 +48,11 @@ union nccl_profiler_detail {
   } kernelCh;
 };
 
-struct nccl_profiler_descr_v1 { /* to version 4 */
-  uint8_t type;
-  void *parentObj;
-  int rank;
-  union nccl_profiler_detail of;
-};
-
-struct nccl_profiler_descr_v5 {
-  uint64_t type;
+struct nccl_profiler_descr {
+  union {
+    uint8_t v1; /* to version 4 */
+    uint64_t v5;
+  } type;
   void *parentObj;
   int rank;
   union nccl_profiler_detail of;
@@ -69,30 +67,19 @@ union nccl_profiler_state_args { /* from version 4 on */
   } kernelCh;
 };
 
-#define NCCL_PROFILER_CALLS(descr)                                                                                     \
-  ncclResult_t (*startEvent)(void *context, void **eHandle, descr *eDescr);                                            \
-  ncclResult_t (*stopEvent)(void *eHandle);                                                                            \
-  ncclResult_t (*recordEventState)(void *eHandle, int eState, union nccl_profiler_state_args *eStateArgs);             \
-  ncclResult_t (*finalize)(void *context)
-
-struct ncclProfiler_v1 { /* to version 3 */
+struct nccl_profiler {
   const char *name;
-  ncclResult_t (*init)(void **context, int *eActivationMask);
-  NCCL_PROFILER_CALLS(struct nccl_profiler_descr_v1);
-};
-
-struct ncclProfiler_v4 {
-  const char *name;
-  ncclResult_t (*init)(void **context, int *eActivationMask, const char *commName, uint64_t commHash, int nNodes,
+  union {
+    ncclResult_t (*v1)(void **context, int *eActivationMask); /* to version 3 */
+    ncclResult_t (*v4)(void **context, int *eActivationMask, const char *commName, uint64_t commHash, int nNodes,
                        int nranks, int rank, void *logfn);
-  NCCL_PROFILER_CALLS(struct nccl_profiler_descr_v1);
-};
-
-struct ncclProfiler_v5 { /* and version 6 */
-  const char *name;
-  ncclResult_t (*init)(void **context, uint64_t commId, int *eActivationMask, const char *commName, int nNodes,
+    ncclResult_t (*v5)(void **context, uint64_t commId, int *eActivationMask, const char *commName, int nNodes,
                        int nranks, int rank, void *logfn);
-  NCCL_PROFILER_CALLS(struct nccl_profiler_descr_v5);
+  } init;
+  ncclResult_t (*startEvent)(void *context, void **eHandle, struct nccl_profiler_descr *eDescr);
+  ncclResult_t (*stopEvent)(void *eHandle);
+  ncclResult_t (*recordEventState)(void *eHandle, int eState, union nccl_profiler_state_args *eStateArgs);
+  ncclResult_t (*finalize)(void *context);
 };
 
 #endif

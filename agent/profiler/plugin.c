@@ -92,12 +92,13 @@ static void send_sums(void) {
   for (unsigned i = 0; i < METER_GROUPS && plugin.fd >= 0; i++) {
     struct meter_group *g = plugin.groups[i];
     if (!g || !g->used) continue;
+    g->clock_asked = true;
     struct sdk_pace p = {.head = head_of(SDK_PACE),
                          .group = atomic_load(&g->sums.hash) & INT64_MAX,
                          .rank = atomic_load(&g->sums.rank),
                          .size = g->sums.size,
                          .collectives = atomic_load(&g->sums.collectives),
-                         .waited_us = atomic_load(&g->sums.waited_ns) / 1000,
+                         .waited_us = atomic_load(&g->sums.waited) * atomic_load(&g->tick_ns) / 1000,
                          .sent_bytes = atomic_load(&g->sums.sent_bytes),
                          .sending_us = atomic_load(&g->sums.sending_ns) / 1000};
     if (!p.group || p.collectives == plugin.sent[i]) continue;
@@ -162,7 +163,7 @@ static struct meter_group *group_of_context(void *context, unsigned *index) {
   return context ? group_of(*index) : NULL;
 }
 
-static ncclResult_t init_group(void **context, int *mask, unsigned version, uint64_t hash, int size, int rank) {
+static ncclResult_t init_group(void **context, int *mask, bool kernels, uint64_t hash, int size, int rank) {
   pthread_mutex_lock(&plugin.lock);
   unsigned i = 0;
   while (i < METER_GROUPS && plugin.groups[i] && plugin.groups[i]->used) i++;
@@ -171,8 +172,10 @@ static ncclResult_t init_group(void **context, int *mask, unsigned version, uint
   if (g) {
     uint64_t next_coll = g->next_coll, next_step = g->next_step; /* handles of the one before name nothing */
     memset(&g->sums, 0, sizeof(g->sums));
-    g->version = version;
-    g->kernels = version >= 4; /* version 3 has them, but its NCCL miscounts them */
+    g->kernels = kernels;
+    g->clock_asked = false;
+    g->gpu_begun = 0;
+    g->tick_ns = 1;
     g->next_coll = next_coll;
     g->next_step = next_step;
     g->sums.hash = hash;
@@ -185,7 +188,7 @@ static ncclResult_t init_group(void **context, int *mask, unsigned version, uint
     read_place();
     plugin.n_used++;
     int wanted = ncclProfileColl | ncclProfileProxyOp | ncclProfileProxyStep;
-    wanted |= g->kernels ? ncclProfileKernelCh : ncclProfileP2p;
+    wanted |= kernels ? ncclProfileKernelCh : ncclProfileP2p;
     __atomic_store_n(mask, plugin.socket[0] ? wanted : 0, __ATOMIC_RELAXED);
     if (!plugin.running && plugin.socket[0]) begin_thread();
   }
@@ -208,12 +211,15 @@ static ncclResult_t finalize(void *context) {
   return 0;
 }
 
+/* Up to 2.27 NCCL starts no event of a collective whose group has no handle. It names no communicator. */
+enum { GROUP_HANDLE = 1 };
+
 /* What the versions have in common. A context or parent from another process (proxies work for each other) is told by
  * the pid: it must not be looked up. */
-static ncclResult_t begin_event(void *context, void **out, uint64_t type, void *parent, int rank,
-                                const union nccl_profiler_detail *of) {
+static ncclResult_t begin_event(void *context, void **out, uint64_t type, const struct nccl_profiler_descr *d) {
   unsigned index;
-  uint64_t from = (uintptr_t)parent, h = 0;
+  uint64_t from = (uintptr_t)d->parentObj, h = 0;
+  const union nccl_profiler_detail *of = &d->of;
   *out = NULL;
   if (type == ncclProfileProxyStep) { /* the most frequent one */
     struct meter_group *of_parent = from ? group_of(meter_index(from)) : NULL;
@@ -225,9 +231,10 @@ static ncclResult_t begin_event(void *context, void **out, uint64_t type, void *
   struct meter_group *g = group_of_context(context, &index);
   if (!g) return 0;
   switch (type) {
+  case ncclProfileGroup: h = GROUP_HANDLE; break;
   case ncclProfileColl:
-    if (g->version < 4 && !atomic_load_explicit(&g->sums.hash, memory_order_relaxed)) {
-      g->sums.rank = (uint32_t)rank;
+    if (!g->kernels && !atomic_load_explicit(&g->sums.hash, memory_order_relaxed)) {
+      g->sums.rank = (uint32_t)d->rank;
       g->sums.hash = of->coll.commHash;
     }
     h = meter_collective(g, index);
@@ -243,12 +250,12 @@ static ncclResult_t begin_event(void *context, void **out, uint64_t type, void *
   return 0;
 }
 
-static ncclResult_t start_v1(void *context, void **out, struct nccl_profiler_descr_v1 *d) {
-  return begin_event(context, out, d->type, d->parentObj, d->rank, &d->of);
+static ncclResult_t start_v1(void *context, void **out, struct nccl_profiler_descr *d) {
+  return begin_event(context, out, d->type.v1, d);
 }
 
-static ncclResult_t start_v5(void *context, void **out, struct nccl_profiler_descr_v5 *d) {
-  return begin_event(context, out, d->type, d->parentObj, d->rank, &d->of);
+static ncclResult_t start_v5(void *context, void **out, struct nccl_profiler_descr *d) {
+  return begin_event(context, out, d->type.v5, d);
 }
 
 static ncclResult_t stop(void *event) {
@@ -263,35 +270,35 @@ static ncclResult_t record(void *event, int state, union nccl_profiler_state_arg
   struct meter_group *g = group_of(meter_index(h));
   if (!g) return 0;
   if (state == ncclProfilerProxyStepSendWait)
-    meter_step_sends(g, h, g->version >= 4 && args ? args->proxyStep.transSize : 0, now_ns());
-  else if (state == ncclProfilerKernelChStop && g->kernels && args)
+    meter_step_sends(g, h, g->kernels && args ? args->proxyStep.transSize : 0, now_ns());
+  else if (state == ncclProfilerKernelChStop && g->kernels && args) {
+    if (atomic_load_explicit(&g->clock_asked, memory_order_relaxed)) meter_clock(g, args->kernelCh.pTimer, now_ns());
     meter_stop(g, h, args->kernelCh.pTimer);
+  }
   return 0;
 }
 
+/* Version 3 has events of kernels, but its NCCL miscounts them. */
 static ncclResult_t init_v1(void **context, int *mask) {
-  return init_group(context, mask, 1, 0, 0, 0);
-}
-
-static ncclResult_t init_v3(void **context, int *mask) {
-  return init_group(context, mask, 3, 0, 0, 0);
+  return init_group(context, mask, false, 0, 0, 0);
 }
 
 static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int size, int rank,
                             void *log) {
-  return init_group(context, mask, 4, hash, size, rank);
+  return init_group(context, mask, true, hash, size, rank);
 }
 
 static ncclResult_t init_v5(void **context, uint64_t hash, int *mask, const char *name, int nodes, int size, int rank,
                             void *log) {
-  return init_group(context, mask, 5, hash, size, rank);
+  return init_group(context, mask, true, hash, size, rank);
 }
 
-#define CALLS(version)                                                                                                 \
-  .startEvent = start_##version, .stopEvent = stop, .recordEventState = record, .finalize = finalize
-EXPORT struct ncclProfiler_v1 ncclProfiler_v1 = {"rdzv", init_v1, CALLS(v1)};
-EXPORT struct ncclProfiler_v1 ncclProfiler_v2 = {"rdzv", init_v1, CALLS(v1)};
-EXPORT struct ncclProfiler_v1 ncclProfiler_v3 = {"rdzv", init_v3, CALLS(v1)};
-EXPORT struct ncclProfiler_v4 ncclProfiler_v4 = {"rdzv", init_v4, CALLS(v1)};
-EXPORT struct ncclProfiler_v5 ncclProfiler_v5 = {"rdzv", init_v5, CALLS(v5)};
-EXPORT struct ncclProfiler_v5 ncclProfiler_v6 = {"rdzv", init_v5, CALLS(v5)};
+#define VERSION(version, by_init, start)                                                                               \
+  EXPORT struct nccl_profiler ncclProfiler_v##version = {"rdzv",  {.by_init = init_##by_init}, start, stop, record,    \
+                                                         finalize}
+VERSION(1, v1, start_v1);
+VERSION(2, v1, start_v1);
+VERSION(3, v1, start_v1);
+VERSION(4, v4, start_v1);
+VERSION(5, v5, start_v5);
+VERSION(6, v5, start_v5);

@@ -15,6 +15,10 @@ enum {
   PROFILE_PROXY_OP = 8,
   PROFILE_PROXY_STEP = 16,
   PROFILE_KERNEL_CH = 64,
+  PROFILE_GROUP_API = 256,
+  PROFILE_COLL_API = 512,
+  PROXY_OP_SEND_POSTED = 0,
+  PROXY_OP_IN_PROGRESS = 19,
   STEP_SEND_GPU_WAIT = 8,
   STEP_SEND_WAIT = 9,
   STEP_SEND_PEER_WAIT = 20,
@@ -160,6 +164,12 @@ union state_args {
   } kernelCh;
 };
 
+/* Sizes and places of NCCL's own headers, compiled for x86-64. */
+_Static_assert(sizeof(struct descr_v1) == 120 && offsetof(struct descr_v1, coll.commHash) == 32, "v1");
+_Static_assert(sizeof(struct descr_v3) == 128 && offsetof(struct descr_v3, proxyOp.isSend) == 44, "v2");
+_Static_assert(sizeof(struct descr_v4) == 104 && offsetof(struct descr_v4, kernelCh.pTimer) == 32, "v4");
+_Static_assert(sizeof(struct descr_v5) == 112 && offsetof(struct descr_v5, kernelCh.pTimer) == 32, "v5");
+
 struct profiler {
   const char *name;
   union {
@@ -257,8 +267,9 @@ static void stop(struct profiled_comm *c, void *handle) {
   if (handle) c->p->stopEvent(handle);
 }
 
-static void record(struct profiled_comm *c, void *handle, int state, union state_args args) {
-  if (handle) c->p->recordEventState(handle, state, &args);
+/* Up to version 3 a step's state comes without anything. */
+static void record(struct profiled_comm *c, void *handle, int state, union state_args *args) {
+  if (handle) c->p->recordEventState(handle, state, args);
 }
 
 static void wait_until(const struct profiled_collective *k, uint64_t ns) {
@@ -270,29 +281,48 @@ static struct proxy_op op_of(const struct profiled_collective *k, bool sends) {
       .pid = getpid(), .peer = 1, .nSteps = k->sends, .chunkSize = (int)k->send_bytes, .isSend = sends};
 }
 
+/* The program's thread, or a thread of CUDA's for a graph. Up to version 4 NCCL names no collective to a profiler that has
+ * returned no handle for its group. */
+static void *enqueue(struct profiled_comm *c, unsigned type) {
+  bool by_api = c->version >= 5;
+  void *api = by_api ? start(c, PROFILE_GROUP_API, NULL, 0, NULL) : NULL;
+  void *call = by_api && type == PROFILE_COLL ? start(c, PROFILE_COLL_API, api, 0, NULL) : NULL;
+  stop(c, call);
+  stop(c, api);
+  void *group = start(c, PROFILE_GROUP, NULL, 0, NULL);
+  void *task = group || by_api ? start(c, type, by_api ? call : group, 0, NULL) : NULL;
+  stop(c, task); /* long before the GPU begins */
+  stop(c, group);
+  return task;
+}
+
+/* Up to version 4 a step comes only with an operation that has a handle. */
+static void *start_step(struct profiled_comm *c, void *op) {
+  return op || c->version >= 5 ? start(c, PROFILE_PROXY_STEP, op, 0, NULL) : NULL;
+}
+
 void profiled_collective(struct profiled_comm *c, const struct profiled_collective *k) {
   int mask = profiled_mask(c);
-  bool proxies = (mask & (PROFILE_PROXY_OP | PROFILE_PROXY_STEP)) && k->sends;
+  bool proxies = (mask & (PROFILE_PROXY_OP | PROFILE_PROXY_STEP)) && k->sends, by_state = c->version >= 4;
   void *kernels[64] = {NULL}, *op = NULL, *receive = NULL;
   struct proxy_op send_op = op_of(k, true), receive_op = op_of(k, false);
   if (!(mask & (PROFILE_COLL | PROFILE_PROXY_OP | PROFILE_PROXY_STEP | PROFILE_KERNEL_CH))) return;
-  void *group = start(c, PROFILE_GROUP, NULL, 0, NULL);
-  void *coll = start(c, PROFILE_COLL, group, 0, NULL);
-  stop(c, coll); /* it is enqueued: long before the GPU begins */
-  stop(c, group);
+  void *coll = enqueue(c, PROFILE_COLL);
   if (proxies) {
     op = start(c, PROFILE_PROXY_OP, coll, 0, &send_op);
     receive = start(c, PROFILE_PROXY_OP, coll, 0, &receive_op);
+    union state_args args = {.proxyOp = {0}};
+    record(c, op, by_state ? PROXY_OP_IN_PROGRESS : PROXY_OP_SEND_POSTED, &args);
   }
   wait_until(k, k->entered_ns);
   for (int i = 0; (mask & PROFILE_KERNEL_CH) && i < k->channels; i++) /* the first channel begins first */
     kernels[i] = start(c, PROFILE_KERNEL_CH, coll, k->entered_ns + (uint64_t)i * 100, NULL);
   for (int i = 0; proxies && i < k->sends; i++) {
-    void *step = start(c, PROFILE_PROXY_STEP, op, 0, NULL), *other = start(c, PROFILE_PROXY_STEP, receive, 0, NULL);
-    union state_args args = {.proxyStep = {c->version >= 4 ? k->send_bytes : 0}};
-    record(c, step, STEP_SEND_GPU_WAIT, args);
-    if (c->version >= 4) record(c, step, STEP_SEND_PEER_WAIT, args);
-    record(c, step, STEP_SEND_WAIT, args);
+    void *step = start_step(c, op), *other = start_step(c, receive);
+    union state_args args = {.proxyStep = {k->send_bytes}};
+    record(c, step, STEP_SEND_GPU_WAIT, by_state ? &args : NULL);
+    if (by_state) record(c, step, STEP_SEND_PEER_WAIT, &args);
+    record(c, step, STEP_SEND_WAIT, by_state ? &args : NULL);
     wait_until(k, k->entered_ns + (uint64_t)(i + 1) * k->send_ns);
     stop(c, step);
     stop(c, other);
@@ -300,7 +330,7 @@ void profiled_collective(struct profiled_comm *c, const struct profiled_collecti
   wait_until(k, k->left_ns);
   for (int i = k->channels; (mask & PROFILE_KERNEL_CH) && i-- > 0;) { /* and ends last */
     union state_args args = {.kernelCh = {k->left_ns - (uint64_t)i * 100}};
-    if (c->version >= 4) record(c, kernels[i], KERNEL_CH_STOP, args);
+    if (by_state) record(c, kernels[i], KERNEL_CH_STOP, &args);
     stop(c, kernels[i]);
   }
   stop(c, op);
@@ -308,7 +338,7 @@ void profiled_collective(struct profiled_comm *c, const struct profiled_collecti
 }
 
 void profiled_pair(struct profiled_comm *c) {
-  stop(c, start(c, PROFILE_P2P, NULL, 0, NULL));
+  enqueue(c, PROFILE_P2P);
 }
 
 void profiled_failed_init(struct profiled_comm *c) {
@@ -327,8 +357,8 @@ void profiled_strays(struct profiled_comm *c) {
     c->context = mine;
     if (values[i] != coll) start(c, PROFILE_KERNEL_CH, values[i], 5, NULL);
     start(c, PROFILE_PROXY_STEP, values[i], 0, NULL);
-    record(c, values[i], STEP_SEND_WAIT, (union state_args){.proxyStep = {1}});
-    if (values[i] != coll) record(c, values[i], KERNEL_CH_STOP, (union state_args){.kernelCh = {5}});
+    record(c, values[i], STEP_SEND_WAIT, &(union state_args){.proxyStep = {1}});
+    if (values[i] != coll) record(c, values[i], KERNEL_CH_STOP, &(union state_args){.kernelCh = {5}});
     stop(c, values[i]);
     start(c, 1u << 14, values[i], 0, NULL); /* of a later NCCL */
   }

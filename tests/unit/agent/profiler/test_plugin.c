@@ -6,10 +6,13 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "agent/profiler/meter.h"
+#include "agent/profiler/nccl_profiler.h"
 #include "tests/rig/profiled_nccl.h"
 #include "tests/rig/unit.h"
 
@@ -99,6 +102,61 @@ UNIT_TEST(test_each_version) {
     assert_int_equal(p.sent_bytes, 2 * 2 * 4096); /* of two collectives of 16 */
     close_agent();
   }
+}
+
+/* Where NCCL's own headers of 2.23.4 to 2.30.7 have each member that is used, compiled for x86-64: the same in all versions
+ * of the interface that have it. */
+UNIT_TEST(test_layouts) {
+  typedef struct nccl_profiler_descr descr;
+  static const struct {
+    size_t ours, nccl;
+  } places[] = {
+      {offsetof(descr, type), 0},
+      {offsetof(descr, parentObj), 8},
+      {offsetof(descr, rank), 16},
+      {offsetof(descr, of.coll.commHash), 32},
+      {offsetof(descr, of.proxyOp.pid), 24},
+      {offsetof(descr, of.proxyOp.chunkSize), 40},
+      {offsetof(descr, of.proxyOp.isSend), 44},
+      {offsetof(descr, of.kernelCh.pTimer), 32},
+      {sizeof((descr *)0)->type.v1, 1},
+      {sizeof((descr *)0)->type.v5, 8},
+      {offsetof(union nccl_profiler_state_args, proxyStep.transSize), 0},
+      {offsetof(union nccl_profiler_state_args, kernelCh.pTimer), 0},
+      {offsetof(struct nccl_profiler, init), 8},
+      {offsetof(struct nccl_profiler, startEvent), 16},
+      {offsetof(struct nccl_profiler, stopEvent), 24},
+      {offsetof(struct nccl_profiler, recordEventState), 32},
+      {offsetof(struct nccl_profiler, finalize), 40},
+      {sizeof(struct nccl_profiler), 48},
+  };
+  for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) assert_int_equal(places[i].ours, places[i].nccl);
+  assert_int_equal(ncclProfileGroup | ncclProfileColl << 8 | ncclProfileP2p << 16 | ncclProfileProxyOp << 24,
+                   1 | 2 << 8 | 4 << 16 | 8 << 24);
+  assert_int_equal(ncclProfileProxyStep | ncclProfileKernelCh << 8, 16 | 64 << 8);
+  assert_int_equal(ncclProfilerProxyStepSendWait | ncclProfilerKernelChStop << 8, 9 | 22 << 8);
+}
+
+/* RCCL's clock has ticks of 10 ns, or of 40 on older GPUs. */
+UNIT_TEST(test_ticks) {
+  static const struct {
+    uint64_t gpu_ns, want; /* of the GPU's clock in 12 s */
+  } cases[] = {{1, 1}, {10, 10}, {40, 40}, {3, 1}, {100, 1}};
+  static struct meter_group g;
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    g.gpu_begun = 0;
+    g.tick_ns = 1;
+    g.clock_asked = true;
+    uint64_t gpu = 5000000000000;
+    meter_clock(&g, gpu, 7000000000);
+    assert_false(g.clock_asked);
+    meter_clock(&g, gpu + 9000000000 / cases[i].gpu_ns, 16000000000);
+    assert_int_equal(g.tick_ns, 1);                                    /* too early to say */
+    meter_clock(&g, gpu + 12000000000 / cases[i].gpu_ns, 20000000000); /* seen a second late */
+    assert_int_equal(g.tick_ns, cases[i].want);
+  }
+  meter_clock(&g, 1, 30000000000); /* the GPU was reset */
+  assert_int_equal(g.gpu_begun, 1);
 }
 
 /* Communicators come and go, and each has its own sums. */
