@@ -57,6 +57,7 @@ enum {
   WORLD_MAX = 1048576,
   TEXT_MAX = 4096, /* sentences, last lines of a worker */
   EVIDENCE_MAX = 1000,
+  SLOW_TEXT_MAX = 400,
   COLLECTIVES_MAX = 64, /* process groups of one node in EVIDENCE */
   GROUP_NAME_MAX = 127,
   OPERATION_MAX = 40,
@@ -318,6 +319,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, xid, 0, XID_MAX)        /* what its GPU's driver reported in this round, heaviest first; 0: nothing */     \
   F(S, BOOL, awaited)               /* worker-hung: others wait for it in a collective */                              \
   F(S, STR, evidence, EVIDENCE_MAX) /* worker-hung: what NCCL or PyTorch report of the collectives; "": nothing */     \
+  F(S, STR, slow, SLOW_TEXT_MAX)    /* what the slowest rank of the round has cost; "": none was named as slow */      \
   F(S, BOOL, shown) /* these lines are on the terminal of the node's agent, since the worker wrote them there */       \
   F(S, STR, text, TEXT_MAX) /* the last lines of stderr, or the daemon's reason */
 

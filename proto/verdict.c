@@ -3,7 +3,8 @@
  *
  * The sentence answers in the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit
  * code, loss), after which step, what its GPU's driver reported, and how many other workers died with it. Unknown parts
- * are left out: the verdict of a lost node has no pid, that of a job that never formed has no node.
+ * are left out: the verdict of a lost node has no pid, that of a job that never formed has no node. If a rank was slow
+ * in the round, the sentence ends with what that has cost.
  *
  * The worker's last exception ("ValueError: boom"), from its error file or its stderr, follows what happened to it,
  * because it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed
@@ -219,6 +220,10 @@ void verdict_sentence(const struct verdict *v, struct buf *out) {
   put_what(out, v);
   if (v->echoes == 1) buf_puts(out, "; 1 other worker died with it or after it");
   if (v->echoes > 1) buf_printf(out, "; %" PRId64 " other workers died with it or after it", v->echoes);
+  if (v->slow[0]) {
+    buf_puts(out, "; ");
+    put_plain(out, v->slow);
+  }
 }
 
 static int weight(enum cause c) {

@@ -37,6 +37,10 @@ static void log_end(struct supervisor *s, const struct end *end) {
     sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s",
             s->config.job, (long long)rounds, rounds == 1 ? "" : "s", (long long)end->restarts_used,
             end->restarts_used == 1 ? "" : "s", seconds);
+    struct buf slow = BUF_INIT;
+    buf_put_plain(&slow, end->verdict.slow, strlen(end->verdict.slow), SLOW_TEXT_MAX);
+    if (slow.len) sup_log(s, s->config.echo ? LOG_DEBUG : LOG_WARN, "%s", buf_text(&slow));
+    buf_finish(&slow);
     if (!s->job.rounds)
       sup_log(
           s, LOG_WARN,

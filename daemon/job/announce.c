@@ -422,6 +422,7 @@ static void announce_ended(struct job *j, uint64_t now_ms) {
   if (j->outcome == OUTCOME_SUCCESS) {
     buf_printf(&text, "job %s is done: %lld restart%s, %.1f s", j->id, (long long)j->restarts_used,
                j->restarts_used == 1 ? "" : "s", (double)ran_ms / 1000);
+    if (v->slow[0]) buf_printf(&text, "; %s", v->slow);
   } else {
     event_text(&e, EVENT_CAUSE, cause_name(v->cause));
     event_text(&e, EVENT_HOSTNAME, v->host);

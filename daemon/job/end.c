@@ -174,8 +174,12 @@ static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
 
 static void end_with_success(struct job *j, uint64_t now_ms) {
   struct verdict none = job_verdict(j, CAUSE_NONE, EXIT_CODE_OK, "");
+  struct buf slow = BUF_INIT;
+  job_judge_slow(j, now_ms, &slow);
+  none.slow = buf_text(&slow);
   j->last_charged = j->last_refilled = false;
   job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
+  buf_finish(&slow);
 }
 
 /* Nodes have finished: the end of this round is the end of the job, unless they are to start again. */
@@ -196,9 +200,14 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   struct verdict *v = &j->cause;
   v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
   if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* a node reports more deaths than there are workers */
+  struct buf slow = BUF_INIT, text = BUF_INIT;
+  job_judge_slow(j, job_round_end_ms(j), &slow);
+  struct verdict with = *v;
+  with.slow = buf_text(&slow);
   verdict_free(&j->last_verdict);
-  verdict_copy(&j->last_verdict, v);
-  struct buf text = BUF_INIT;
+  verdict_copy(&j->last_verdict, &with);
+  buf_finish(&slow);
+  v = &j->last_verdict;
   verdict_sentence(v, &text);
   job_log(j, LOG_WARN, "round %lld is settled: %s", (long long)j->round, buf_text(&text));
   buf_finish(&text);

@@ -111,6 +111,7 @@ size_t job_evidence_groups(const struct job *j);
 
 /* pace.c */
 void job_forget_pace(struct job *j);
+void job_judge_slow(const struct job *j, uint64_t end_ms, struct buf *out); /* the verdict's words; nothing: none was */
 
 /* repeat.c */
 /* At the settlement: compares the failure with the one before, and remembers it. True: it is a repeat. */

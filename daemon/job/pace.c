@@ -4,26 +4,33 @@
  * daemon/goodput/slow_ranks finds the ranks for which others wait. A line on all agents names each when it is found, and
  * when it keeps up again; if all ranks of a host are slow, the host is named instead. Nothing is stopped for it, unless
  * --slow-limit asks for that: then the host is drained for this job, as with rdzvctl drain, if the job can go on without
- * it. Everything is of the current round: ranks have other places in the next one. */
+ * it. Everything is of the current round: ranks have other places in the next one. What the costliest one has cost goes
+ * into the round's verdict. */
 
 #include "daemon/job/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/mem.h"
 
 enum { SLOW_LINES_MAX = 8 }; /* at a time */
 
 struct named {
   int64_t rank, node;
+  enum slow_by by;
+  int permille;     /* when it was last judged */
+  bool slow;        /* it is; otherwise it was */
   bool host;        /* all ranks of the node, by one line */
   uint64_t over_ms; /* since when it costs more than --slow-limit; 0: it does not */
+  uint64_t judged_ms;
+  uint64_t slow_ms, permil_ms; /* how long it was slow, and what that cost, in thousandths of a ms */
 };
 
 struct job_slow {
   struct slow_ranks *ranks;
-  struct named v[SLOW_FOUND_MAX];
-  size_t n;
+  struct named *v; /* all ranks that were slow in this round */
+  size_t n, cap;
 };
 
 const struct slow_rank *job_slow_ranks(const struct job *j, size_t *n) {
@@ -41,7 +48,9 @@ int job_slow_permille(const struct job *j) {
 }
 
 void job_forget_pace(struct job *j) {
-  if (j->slow) slow_ranks_destroy(j->slow->ranks);
+  if (!j->slow) return;
+  slow_ranks_destroy(j->slow->ranks);
+  free(j->slow->v);
   free(j->slow);
   j->slow = NULL;
 }
@@ -55,30 +64,29 @@ static void put_rank(const struct job *j, int64_t rank, int64_t node, struct buf
   buf_printf(out, ", local %lld)", (long long)(rank - m->rank_base));
 }
 
+static void put_subject(const struct job *j, int64_t rank, int64_t node, bool host, struct buf *out) {
+  const struct member *m = host ? job_find_rank(j, node) : NULL;
+  if (!m) {
+    put_rank(j, rank, node, out);
+    return;
+  }
+  buf_puts(out, "host ");
+  buf_put_escaped(out, m->host, strlen(m->host), HOST_MAX);
+}
+
 static void put_percent(int permille, struct buf *out) {
   buf_printf(out, "%d %%", (permille + 5) / 10);
 }
 
 void job_slow_sentence(const struct job *j, const struct slow_rank *r, struct buf *out) {
-  const struct member *m = job_find_rank(j, r->node);
-  if (m && slow_ranks_whole_node(j->slow->ranks, r->node)) {
-    buf_puts(out, "host ");
-    buf_put_escaped(out, m->host, strlen(m->host), HOST_MAX);
-    buf_puts(out, r->by == SLOW_BY_WIRE ? " has slow wires: sends of its ranks cost " : " is slow: the others wait ");
-    put_percent(r->permille, out);
-    buf_printf(out, " of the time%s", r->by == SLOW_BY_WIRE ? "" : " for its ranks");
-  } else if (r->by == SLOW_BY_WIRE) {
-    buf_puts(out, "the wire from ");
-    put_rank(j, r->rank, r->node, out);
-    buf_puts(out, " is slow, or the one to the rank behind it: its sends cost ");
-    put_percent(r->permille, out);
-    buf_puts(out, " of the time");
-  } else {
-    put_rank(j, r->rank, r->node, out);
-    buf_puts(out, " is slow: the others wait ");
-    put_percent(r->permille, out);
-    buf_puts(out, " of the time for it");
-  }
+  bool host = slow_ranks_whole_node(j->slow->ranks, r->node), wire = r->by == SLOW_BY_WIRE;
+  if (wire && !host) buf_puts(out, "the wire from ");
+  put_subject(j, r->rank, r->node, host, out);
+  buf_puts(out, !wire  ? " is slow: the others wait "
+                : host ? " has slow wires: sends of its ranks cost "
+                       : " is slow, or the one to the rank behind it: its sends cost ");
+  put_percent(r->permille, out);
+  buf_puts(out, wire ? " of the time" : host ? " of the time for its ranks" : " of the time for it");
 }
 
 bool job_slow_is_of_host(const struct job *j, const struct slow_rank *v, size_t i) {
@@ -88,10 +96,23 @@ bool job_slow_is_of_host(const struct job *j, const struct slow_rank *v, size_t 
   return false;
 }
 
-static struct named *find_named(struct job_slow *s, int64_t rank) {
+static struct named *place_of(struct job_slow *s, int64_t rank) {
   for (size_t i = 0; i < s->n; i++)
     if (s->v[i].rank == rank) return &s->v[i];
-  return NULL;
+  s->v = xgrow(s->v, s->n, &s->cap, sizeof *s->v);
+  s->v[s->n] = (struct named){.rank = rank};
+  return &s->v[s->n++];
+}
+
+/* A cost is the median of a span, so it is that of the moment half a span ago. */
+static uint64_t half_span_ms(const struct job *j) {
+  return (uint64_t)j->settings.slow_ranks_ms / 2;
+}
+
+static void add_cost(struct named *k, uint64_t ms) {
+  if (k->permille < SLOW_OFF_PERMILLE) return;
+  k->slow_ms += ms;
+  k->permil_ms += ms * (uint64_t)k->permille;
 }
 
 /* --slow-limit. True: its host is left out, and the round ends. Not for a wire: it has two ends, and one is seen. */
@@ -115,27 +136,33 @@ static bool exceeds_limit(struct job *j, struct named *k, const struct slow_rank
 
 static void judge(struct job *j, uint64_t now_ms) {
   struct job_slow *s = j->slow;
-  struct named was[SLOW_FOUND_MAX];
-  size_t n_was = s->n, n, lines = 0;
+  size_t n, lines = 0;
   const struct slow_rank *v = slow_ranks_found(s->ranks, &n);
-  memcpy(was, s->v, n_was * sizeof *was);
-  for (size_t i = 0; i < n_was; i++) {
-    if (slow_ranks_find(s->ranks, was[i].rank) || lines == SLOW_LINES_MAX) continue;
+  for (size_t i = 0; i < s->n; i++) {
+    struct named *k = &s->v[i];
+    if (!k->slow || slow_ranks_find(s->ranks, k->rank)) continue;
+    k->slow = false;
+    k->over_ms = 0;
+    if (lines == SLOW_LINES_MAX) continue;
     struct buf text = BUF_INIT;
-    put_rank(j, was[i].rank, was[i].node, &text);
+    put_rank(j, k->rank, k->node, &text);
     buf_puts(&text, " keeps up again");
     job_send_notice(j, buf_text(&text));
-    job_announce_slow(j, was[i].node, was[i].rank, -1, &text);
+    job_announce_slow(j, k->node, k->rank, -1, &text);
     lines++;
   }
   bool ends = false;
-  struct job_slow next = {.ranks = s->ranks};
   for (size_t i = 0; i < n; i++) {
-    const struct named *old = find_named(s, v[i].rank);
-    struct named *k = &next.v[next.n++];
-    bool host = slow_ranks_whole_node(s->ranks, v[i].node);
-    *k = (struct named){v[i].rank, v[i].node, host, old ? old->over_ms : 0};
-    if (!job_slow_is_of_host(j, v, i) && (!old || (host && !old->host)) && lines < SLOW_LINES_MAX) {
+    struct named *k = place_of(s, v[i].rank);
+    bool host = slow_ranks_whole_node(s->ranks, v[i].node), is_new = !k->slow || (host && !k->host);
+    k->node = v[i].node;
+    k->by = v[i].by;
+    k->slow = true;
+    k->host = host;
+    k->permille = v[i].permille;
+    add_cost(k, earliest(now_ms - k->judged_ms, half_span_ms(j)));
+    k->judged_ms = now_ms;
+    if (!job_slow_is_of_host(j, v, i) && is_new && lines < SLOW_LINES_MAX) {
       struct buf text = BUF_INIT;
       job_slow_sentence(j, &v[i], &text);
       job_send_notice(j, buf_text(&text));
@@ -144,8 +171,29 @@ static void judge(struct job *j, uint64_t now_ms) {
     }
     ends |= exceeds_limit(j, k, &v[i], now_ms);
   }
-  *s = next;
   if (ends) job_end_for_drains(j, now_ms);
+}
+
+void job_judge_slow(const struct job *j, uint64_t end_ms, struct buf *out) {
+  struct named worst = {.permil_ms = 0};
+  for (size_t i = 0; j->slow && i < j->slow->n; i++) {
+    struct named k = j->slow->v[i];
+    if (k.slow) add_cost(&k, half_span_ms(j));
+    if (k.permil_ms > worst.permil_ms) worst = k;
+  }
+  if (!worst.permil_ms) return;
+  bool wire = worst.by == SLOW_BY_WIRE;
+  uint64_t cost_ms = worst.permil_ms / 1000;
+  if (wire) buf_puts(out, "the sends of ");
+  put_subject(j, worst.rank, worst.node, worst.host, out);
+  buf_puts(out, wire ? " were slow for " : " was slow for ");
+  buf_put_duration(out, worst.slow_ms);
+  buf_puts(out, ", which cost ");
+  buf_put_duration(out, cost_ms);
+  if (j->age_unknown || end_ms <= j->round_ms) return;
+  buf_puts(out, " (");
+  put_percent((int)(cost_ms * 1000 / (end_ms - j->round_ms)), out);
+  buf_puts(out, " of the round)");
 }
 
 void member_note_pace(struct member *m, const struct rank_paces *p, uint64_t now_ms) {

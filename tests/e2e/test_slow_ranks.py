@@ -10,6 +10,7 @@ from pathlib import Path
 from test_page import browser, page  # noqa: F401  a fixture
 from test_rdzvctl_verbs import ask, d, hosts  # noqa: F401  fixtures
 
+COST = r"rank 2 \(\S+, local 0\) was slow for \d+ s, which cost \d+ s \(\d+ % of the round\)"
 WORKER = Path(os.environ["RDZV_BUILD"]) / "tests/e2e/pace-worker"
 
 
@@ -34,7 +35,24 @@ def test_a_slow_rank_is_named_by_each_version(rdzv, d):
     assert cost and 10 <= int(cost[1]) <= 30, text  # 10 ms of 50
     for name, agents in jobs.items():
         assert ask(rdzv, "stop", name).code == 0
+        agents[0].expect(rf"job {name} stopped in round 1: an operator stopped the job.*; {COST}")
         assert [a.exit() for a in agents] == [77, 77]
+
+
+def test_the_verdict_and_the_end_say_what_it_cost(rdzv, d):
+    def ends(name, code):
+        file = rdzv.tmp / name
+        return file, start(rdzv, d, name, 6, 2, "work", 40, 99, 14, code, options=("--max-restarts", "0", "--verdict-file", file, "--events", rdzv.tmp / f"{name}.events"))
+
+    (_, well), (failed_file, failed) = ends("well", 0), ends("failed", 3)
+    for a in well:
+        a.expect("job well is done")
+        a.expect(COST)
+    failed[0].expect(rf"job failed failed in round 1: rank \d \(local \d\) on .* exited with code 3.*; {COST}")
+    assert [[a.exit() for a in agents] for agents in (well, failed)] == [[0, 0], [3, 3]]
+    assert re.fullmatch(COST, json.loads(failed_file.read_text())["verdict"]["slow"])
+    ended = json.loads((rdzv.tmp / "well.events").read_text().splitlines()[-1])
+    assert ended["name"] == "rdzv.job.ended" and re.search(f"; {COST}", json.dumps(ended)), ended
 
 
 def test_a_slow_wire_is_named_and_recovers(rdzv, d):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers that make no progress any more, and those that wait for them. */
+/* Workers that make no progress any more or little, and those that wait for them. */
 
 #include "tests/sim/stories.h"
 
@@ -8,6 +8,10 @@
 static void impatient(struct sim_config *c) {
   c->settings.hang_timeout_ms = 2000;
   c->hang_start_ms = 4000;
+  c->logs = true;
+}
+static void watchful(struct sim_config *c) {
+  c->settings.slow_ranks_ms = 12000;
   c->logs = true;
 }
 static void last_chance(struct sim_config *c) {
@@ -95,7 +99,37 @@ static void hang_ends_the_job(struct sim *s) {
   story_nodes(s, 2, 2);
 }
 
+/* For 15 s the others wait 180 ms in each second for rank 2. Then a worker of the other node is killed: the verdict has
+ * both. Nothing is slow in the next round. */
+static void slow_and_killed(struct sim *s) {
+  s->normal = story_run(25000);
+  rule_add(s, 0, 1, 1, story_signal(16500, 9));
+  story_running(s, 2, 2, 0);
+  for (int64_t second = 1; second <= 15; second++) {
+    for (int node = 0; node < 2; node++) {
+      struct rank_pace paces[2];
+      struct msg m;
+      struct sim_agent *a = agent_of(s, node);
+      for (int64_t i = 0; i < 2; i++)
+        paces[i] = (struct rank_pace){.local_rank = i,
+                                      .group = 5,
+                                      .group_rank = 2 * node + i,
+                                      .group_size = 4,
+                                      .collectives = second * 100,
+                                      .waited_us = node == 1 && i == 0 ? 0 : second * 180000};
+      msg_init(&m, MSG_PACE);
+      m.rank_paces.incarnation = a->incarnation;
+      m.rank_paces.round = a->round;
+      m.rank_paces.ranks = paces;
+      m.rank_paces.n_ranks = 2;
+      agent_say(s, a, &m);
+    }
+    sim_for(s, 1000);
+  }
+}
+
 const struct story stories_hang[] = {
+    {"slow-and-killed", watchful, slow_and_killed},
     {"one-rank-hangs", impatient, one_rank_hangs},
     {"all-hang", impatient, all_hang},
     {"two-nodes-hang", impatient, two_nodes_hang},

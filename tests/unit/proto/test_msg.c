@@ -316,7 +316,7 @@ UNIT_TEST(test_verdict_as_json) {
     struct verdict back;
     random_msg_init(&r, MSG_STOP, seed);
     json_t *json = verdict_to_json(&r.m.stop.verdict);
-    assert_int_equal(json_object_size(json), 23); /* all of them, for readers that are not us */
+    assert_int_equal(json_object_size(json), 24); /* all of them, for readers that are not us */
     assert_int_equal(verdict_from_json(json, &back, NULL), 0);
     assert_true(object_equal(&object_verdict, &back, &r.m.stop.verdict));
     struct err e = ERR_INIT;

@@ -51,6 +51,11 @@ UNIT_TEST(test_worker_signal) {
   v.echoes = 7;
   check(&v, "rank 3 on node 1 was killed by SIGKILL (signal 9); 7 other workers died with it or after it");
   v.rank = v.node_rank = -1;
+  v.slow = "rank 5 (n1, local 1) was slow for 60 s, which cost 2 s";
+  check(&v,
+        "a worker was killed by SIGKILL (signal 9); 7 other workers died with it or after it; rank 5 (n1, local 1) was "
+        "slow for 60 s, which cost 2 s");
+  v.slow = "";
   v.echoes = 0;
   check(&v, "a worker was killed by SIGKILL (signal 9)");
 }

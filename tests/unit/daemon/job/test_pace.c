@@ -111,6 +111,55 @@ RIG_TEST(test_a_slow_host_is_one_line) {
   assert_true(metrics_have(r, "rdzv_slow_ranks{job=\"job\",uid=\"1000\"} 4\n"));
 }
 
+/* It was slow for 30 s of 60, found after 12 s. The round fails for another reason, and the verdict has
+ * both. The next round has nothing of it. */
+RIG_TEST(test_the_verdict_says_what_it_cost) {
+  open_training(r, n, 3, 3);
+  train(r, n, 3, 30, 9, false, 180);
+  train(r, n, 3, 30, -1, false, 0);
+  node_killed(r, &n[0], 9, 0);
+  nodes_stopped(r, n, 3);
+  const struct verdict *v = &rig_settled(r, &n[1])->verdict;
+  assert_string_equal(v->slow, "rank 9 (n2, local 1) was slow for 29 s, which cost 5 s (9 % of the round)");
+  assert_non_null(
+      strstr(buf_text(&r->log),
+             "is settled: rank 0 on n0 was killed by SIGKILL (signal 9); rank 9 (n2, local 1) was slow for"));
+  rig_control(r, "status", "", true);
+  assert_said(r, "\"slow\":\"rank 9 (n2, local 1) was slow for");
+  nodes_started(r, n, 3);
+  node_killed(r, &n[0], 9, 0);
+  nodes_stopped(r, n, 3);
+  assert_string_equal(rig_settled(r, &n[1])->verdict.slow, "");
+}
+
+/* A job that went well says it at its end. Here a whole host was slow until then. */
+RIG_TEST(test_the_end_says_what_it_cost) {
+  open_training(r, n, 4, 4);
+  train(r, n, 4, 100, 8, true, 100);
+  nodes_finished(r, n, 4);
+  const struct end *end = rig_end(r, &n[0]);
+  assert_int_equal(end->outcome, OUTCOME_SUCCESS);
+  assert_string_equal(end->verdict.slow, "host n2 was slow for 99 s, which cost 9 s (10 % of the round)");
+  const struct msg *m = rig_last(r, n[0].conn, MSG_EVENT);
+  assert_string_equal(m->event_msg.name, "rdzv.job.ended");
+  assert_non_null(strstr(m->raw, "; host n2 was slow for"));
+}
+
+/* A wire for a minute, later a rank for half of it. */
+RIG_TEST(test_the_costliest_is_named) {
+  open_training(r, n, 3, 3);
+  slow_by = SLOW_BY_WIRE;
+  train(r, n, 3, 0, -1, false, 0);
+  train(r, n, 3, 60, 9, false, 600);
+  slow_by = SLOW_BY_WORK;
+  train(r, n, 3, 60, -1, false, 0);
+  train(r, n, 3, 30, 2, false, 100);
+  node_killed(r, &n[0], 9, 0);
+  nodes_stopped(r, n, 3);
+  assert_string_equal(rig_settled(r, &n[1])->verdict.slow,
+                      "the sends of rank 9 (n2, local 1) were slow for 59 s, which cost 17 s (12 % of the round)");
+}
+
 /* Without the option nothing is judged; nor are words of another round. */
 RIG_TEST(test_off_and_stale) {
   open_training(r, n, 3, 3);
