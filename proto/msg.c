@@ -175,6 +175,13 @@ void verdict_free(struct verdict *v) {
   verdict_init(v);
 }
 
+void verdict_set(struct verdict *to, const struct verdict *from) {
+  struct verdict copy;
+  verdict_copy(&copy, from);
+  verdict_free(to);
+  *to = copy;
+}
+
 static json_t *to_json(const struct object *object, const void *from) {
   struct buf text = BUF_INIT;
   object_put(&text, object, from, false);

@@ -928,6 +928,7 @@ void msg_finish(struct msg *m);
 
 /* Deep copies, with strings of their own. */
 void verdict_copy(struct verdict *to, const struct verdict *from); /* `to` need not be initialised */
+void verdict_set(struct verdict *to, const struct verdict *from);  /* `from` may borrow from `to`, or be it */
 void verdict_free(struct verdict *v);                              /* only of a copy; leaves it as after verdict_init */
 
 /* The verdict as one object: for state lines, status and --verdict-file. `json_t *` is void here to keep jansson out of

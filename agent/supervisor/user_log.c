@@ -107,15 +107,8 @@ void sup_early_tick(struct supervisor *s) {
   s->round.early_ms = UINT64_MAX;
 }
 
-static void replace_copy(struct verdict *to, const struct verdict *v) {
-  struct verdict copy;
-  verdict_copy(&copy, v);
-  verdict_free(to);
-  *to = copy;
-}
-
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
-  if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts.last, v);
+  if (v->cause != CAUSE_NONE) verdict_set(&s->verdicts.last, v);
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts.shown)) return;
   struct buf text = BUF_INIT, finished = BUF_INIT;
   bool echo = sup_is_echo(s, v);
@@ -127,7 +120,7 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
                                           : LOG_WARN,
           "%s%s%s", before, buf_text(&text), buf_text(&finished));
   buf_finish(&finished);
-  replace_copy(&s->verdicts.shown, v);
+  verdict_set(&s->verdicts.shown, v);
   if (echo) {
     buf_finish(&text);
     return;

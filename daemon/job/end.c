@@ -33,10 +33,7 @@ static bool is_counted(enum cause c) {
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
   if (is_counted(v->cause)) j->worker_deaths++;
   if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
-  struct verdict copy;
-  verdict_copy(&copy, v);
-  verdict_free(&j->cause);
-  j->cause = copy;
+  verdict_set(&j->cause, v);
   j->cause.round = j->round;
   j->cause_ms = at_ms;
 }
@@ -204,8 +201,7 @@ static void settle_round(struct job *j, uint64_t now_ms) {
   job_judge_slow(j, job_round_end_ms(j), &slow);
   struct verdict with = *v;
   with.slow = buf_text(&slow);
-  verdict_free(&j->last_verdict);
-  verdict_copy(&j->last_verdict, &with);
+  verdict_set(&j->last_verdict, &with);
   buf_finish(&slow);
   v = &j->last_verdict;
   verdict_sentence(v, &text);
@@ -277,13 +273,9 @@ void job_send_end(struct job *j, uint64_t now_ms) {
   bytes_unref(end);
 }
 
-/* `v` may be the last verdict itself. */
 void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v) {
   if (!job_may_enter(j, JOB_ENDING)) return;
-  struct verdict copy;
-  verdict_copy(&copy, v);
-  verdict_free(&j->last_verdict);
-  j->last_verdict = copy;
+  verdict_set(&j->last_verdict, v);
   j->outcome = outcome;
   j->code = code;
   if (!j->last_repeat) j->last_failure.repeats = 0; /* those of an earlier round */

@@ -71,11 +71,9 @@ void job_judge_evidence(struct job *j) {
   if (!text.len && e->text) buf_puts(&text, e->text);
   free(v);
   if (text.len && (lacks || !j->cause.evidence[0])) {
-    struct verdict with = j->cause, copy;
+    struct verdict with = j->cause;
     with.evidence = buf_text(&text);
-    verdict_copy(&copy, &with);
-    verdict_free(&j->cause);
-    j->cause = copy;
+    verdict_set(&j->cause, &with);
   }
   buf_finish(&text);
 }

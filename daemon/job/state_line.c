@@ -154,10 +154,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
     if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
   j->code = (int)code;
   struct verdict v;
-  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) {
-    verdict_free(&j->last_verdict);
-    verdict_copy(&j->last_verdict, &v);
-  }
+  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) verdict_set(&j->last_verdict, &v);
   job_note_verdict(j, false, j->line_wall_ms);
   job_drop_drains(j);
   job_enter(j, JOB_ENDED, now_ms);

@@ -301,6 +301,13 @@ UNIT_TEST(test_verdict_copies) {
     verdict_copy(&copy, &r.m.stop.verdict);
     assert_true(object_equal(&object_verdict, &copy, &r.m.stop.verdict));
     if (copy.text[0]) assert_ptr_not_equal(copy.text, r.m.stop.verdict.text);
+    struct verdict with = copy; /* it borrows all but one */
+    with.host = "another";
+    verdict_set(&copy, &with);
+    verdict_set(&copy, &copy);
+    assert_string_equal(copy.host, "another");
+    verdict_set(&copy, &r.m.stop.verdict);
+    assert_true(object_equal(&object_verdict, &copy, &r.m.stop.verdict));
     random_msg_finish(&r); /* the copy stands on its own */
     assert_true(strlen(copy.host) <= HOST_MAX && strlen(copy.text) <= TEXT_MAX);
     verdict_free(&copy);
