@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/goodput/slow_ranks.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/map.h"
@@ -238,27 +239,22 @@ static int by_rank(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void find(struct slow_ranks *s, const struct part *p, enum slow_by by, uint64_t now_ms,
-                 const struct slow_rank *before, size_t n_before) {
+static void find(struct slow_ranks *s, const struct part *p, enum slow_by by, uint64_t now_ms) {
   struct slow_rank *to = NULL;
   for (size_t i = 0; i < s->n_found && !to; i++)
     if (s->found[i].rank == p->rank) to = &s->found[i];
   if (!to && s->n_found < SLOW_FOUND_MAX) {
     to = &s->found[s->n_found++];
-    *to = (struct slow_rank){.rank = p->rank, .node = p->node, .by = by, .since_ms = now_ms};
+    *to = (struct slow_rank){.rank = p->rank, .node = p->node, .permille = INT_MIN, .since_ms = now_ms};
   }
   if (!to || to->permille >= p->cost[by]) return;
   to->permille = p->cost[by];
   to->by = by;
-  for (size_t i = 0; i < n_before; i++)
-    if (before[i].rank == p->rank) to->since_ms = before[i].since_ms;
 }
 
 static void judge(struct slow_ranks *s, uint64_t now_ms) {
-  struct slow_rank before[SLOW_FOUND_MAX];
-  size_t n_before = s->n_found;
-  memcpy(before, s->found, n_before * sizeof *before);
-  s->n_found = 0;
+  size_t kept = 0;
+  for (size_t i = 0; i < s->n_found; i++) s->found[i].permille = INT_MIN; /* not found again yet */
   s->judged_ms = now_ms;
   for (struct map_entry *e = NULL; (e = map_next(&s->groups, e));) {
     struct group *g = e->value;
@@ -277,16 +273,20 @@ static void judge(struct slow_ranks *s, uint64_t now_ms) {
     for (int by = 0; by < SLOW_BY_COUNT; by++)
       for (size_t i = 0; g->cost[by] && !g->usual[by] && i < g->n; i++)
         if (g->v[i].slow[by] && !waits_elsewhere(s, g, &g->v[i], (enum slow_by)by))
-          find(s, &g->v[i], (enum slow_by)by, now_ms, before, n_before);
+          find(s, &g->v[i], (enum slow_by)by, now_ms);
   }
+  for (size_t i = 0; i < s->n_found; i++)
+    if (s->found[i].permille > INT_MIN) s->found[kept++] = s->found[i];
+  s->n_found = kept;
   qsort(s->found, s->n_found, sizeof *s->found, by_rank);
 }
 
 /* Samples. --------------------------------------------------------------------------------------------------------- */
 
-static struct part *find_part(struct slow_ranks *s, const struct slow_sample *a, struct group **of) {
+static struct part *find_part(struct slow_ranks *s, int64_t rank, int64_t node, const struct rank_pace *a,
+                              struct group **of) {
   struct group *g = *of = map_get_n(&s->groups, &a->group, sizeof a->group);
-  struct part *p = g ? part_of(g, a->rank) : NULL;
+  struct part *p = g ? part_of(g, rank) : NULL;
   if (p) return p;
   if (s->n_parts >= (size_t)s->world * SLOW_GROUPS_PER_RANK || (g && (int64_t)g->n >= s->world)) return NULL;
   if (!g) {
@@ -297,15 +297,15 @@ static struct part *find_part(struct slow_ranks *s, const struct slow_sample *a,
   g->v = xgrow(g->v, g->n, &g->cap, sizeof *g->v);
   s->n_parts++;
   p = &g->v[g->n++];
-  map_put_n(&g->ranks, &a->rank, sizeof a->rank, (void *)(uintptr_t)g->n);
-  *p = (struct part){.rank = a->rank, .node = a->node, .place = a->group_rank};
+  map_put_n(&g->ranks, &rank, sizeof rank, (void *)(uintptr_t)g->n);
+  *p = (struct part){.rank = rank, .node = node, .place = a->group_rank};
   g->has_base = false;
   return p;
 }
 
-bool slow_ranks_note(struct slow_ranks *s, const struct slow_sample *a, uint64_t now_ms) {
+bool slow_ranks_note(struct slow_ranks *s, int64_t rank, int64_t node, const struct rank_pace *a, uint64_t now_ms) {
   struct group *g;
-  struct part *p = find_part(s, a, &g);
+  struct part *p = find_part(s, rank, node, a, &g);
   if (!p) return false;
   struct point now = {(double)a->collectives, (double)a->waited_us, (double)a->sent_bytes, (double)a->sending_us,
                       (double)now_ms};

@@ -21,9 +21,7 @@
  *   - of fewer than four ranks, only the whole job can tell; and not even that within two spans of sends and receives in
  *     pairs, which a pipeline has. */
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "proto/msg.h"
 
 enum {
   SLOW_INTERVALS = 12,
@@ -35,14 +33,6 @@ enum {
   SLOW_GROUPS_PER_RANK = 8,   /* communicators that are kept */
   SLOW_LEAST_COLLECTIVES = 8, /* of an interval */
   SLOW_FOUND_MAX = 64,        /* ranks that are named at a time */
-};
-
-/* What a rank reports of one communicator: sums since that began. */
-struct slow_sample {
-  int64_t rank, node;                    /* in the job */
-  int64_t group, group_rank, group_size; /* size 0: not known */
-  bool pairs;                            /* there were sends and receives in pairs since the report before */
-  int64_t collectives, waited_us, sent_bytes, sending_us;
 };
 
 enum slow_by { SLOW_BY_WORK, SLOW_BY_WIRE, SLOW_BY_COUNT };
@@ -57,8 +47,8 @@ struct slow_rank {
 struct slow_ranks;
 struct slow_ranks *slow_ranks_create(uint64_t span_ms, int64_t world_size, uint64_t seed);
 void slow_ranks_destroy(struct slow_ranks *s); /* NULL is fine */
-/* True: a new judgement is there. */
-bool slow_ranks_note(struct slow_ranks *s, const struct slow_sample *sample, uint64_t now_ms);
+/* What a rank of the job reports of one communicator. True: a new judgement is there. */
+bool slow_ranks_note(struct slow_ranks *s, int64_t rank, int64_t node, const struct rank_pace *sums, uint64_t now_ms);
 /* By rank; valid until the next sample. */
 const struct slow_rank *slow_ranks_found(const struct slow_ranks *s, size_t *n);
 const struct slow_rank *slow_ranks_find(const struct slow_ranks *s, int64_t rank); /* NULL: it is not slow */

@@ -134,6 +134,11 @@ static bool exceeds_limit(struct job *j, struct named *k, const struct slow_rank
   return out;
 }
 
+static void say(struct job *j, int64_t node, int64_t rank, int permille, struct buf *text) {
+  job_send_notice(j, buf_text(text));
+  job_announce_slow(j, node, rank, permille, text);
+}
+
 static void judge(struct job *j, uint64_t now_ms) {
   struct job_slow *s = j->slow;
   size_t n, lines = 0;
@@ -147,8 +152,7 @@ static void judge(struct job *j, uint64_t now_ms) {
     struct buf text = BUF_INIT;
     put_rank(j, k->rank, k->node, &text);
     buf_puts(&text, " keeps up again");
-    job_send_notice(j, buf_text(&text));
-    job_announce_slow(j, k->node, k->rank, -1, &text);
+    say(j, k->node, k->rank, -1, &text);
     lines++;
   }
   bool ends = false;
@@ -165,8 +169,7 @@ static void judge(struct job *j, uint64_t now_ms) {
     if (!job_slow_is_of_host(j, v, i) && is_new && lines < SLOW_LINES_MAX) {
       struct buf text = BUF_INIT;
       job_slow_sentence(j, &v[i], &text);
-      job_send_notice(j, buf_text(&text));
-      job_announce_slow(j, v[i].node, v[i].rank, v[i].permille, &text);
+      say(j, k->node, k->rank, k->permille, &text);
       lines++;
     }
     ends |= exceeds_limit(j, k, &v[i], now_ms);
@@ -207,18 +210,8 @@ void member_note_pace(struct member *m, const struct rank_paces *p, uint64_t now
   bool judged = false;
   for (size_t i = 0; i < p->n_ranks; i++) {
     const struct rank_pace *r = &p->ranks[i];
-    if (r->local_rank >= m->workers) continue;
-    struct slow_sample sample = {.rank = m->rank_base + r->local_rank,
-                                 .node = m->node_rank,
-                                 .group = r->group,
-                                 .group_rank = r->group_rank,
-                                 .group_size = r->group_size,
-                                 .pairs = r->pairs,
-                                 .collectives = r->collectives,
-                                 .waited_us = r->waited_us,
-                                 .sent_bytes = r->sent_bytes,
-                                 .sending_us = r->sending_us};
-    judged |= slow_ranks_note(j->slow->ranks, &sample, now_ms);
+    if (r->local_rank < m->workers)
+      judged |= slow_ranks_note(j->slow->ranks, m->rank_base + r->local_rank, m->node_rank, r, now_ms);
   }
   if (judged) judge(j, now_ms);
 }

@@ -16,7 +16,7 @@ enum { RANKS = 16, NODE_RANKS = 8, RANKS_MAX = 64, GROUPS_MAX = 80, SPAN_MS = 18
 /* A communicator, and what its ranks have counted. */
 struct comm {
   int ranks[RANKS_MAX], n;
-  struct slow_sample sums[RANKS_MAX];
+  struct rank_pace sums[RANKS_MAX];
 };
 
 struct world {
@@ -64,11 +64,7 @@ static void add_rank(struct comm *c, int rank) {
 static void number_comms(struct world *w) {
   for (int g = 0; g < w->n_comms; g++)
     for (int i = 0; i < w->comms[g].n; i++)
-      w->comms[g].sums[i] = (struct slow_sample){.rank = w->comms[g].ranks[i],
-                                                 .node = w->comms[g].ranks[i] / NODE_RANKS,
-                                                 .group = 1000 + g,
-                                                 .group_rank = i,
-                                                 .group_size = w->comms[g].n};
+      w->comms[g].sums[i] = (struct rank_pace){.group = 1000 + g, .group_rank = i, .group_size = w->comms[g].n};
 }
 
 static void add_whole(struct world *w) {
@@ -90,7 +86,7 @@ static void collective(struct world *w, struct comm *c, int slow_sender, double 
   }
   all_s += w->wire_s * (affected ? factor : 1) * (1 + 0.02 * uniform(w));
   for (int i = 0; i < c->n; i++) {
-    struct slow_sample *a = &c->sums[i];
+    struct rank_pace *a = &c->sums[i];
     int r = c->ranks[i];
     a->collectives++;
     a->waited_us += (int64_t)((all_s - w->now_s[r]) * 1e6);
@@ -107,9 +103,9 @@ static void report(struct world *w) {
     for (int g = 0; g < w->n_comms; g++)
       for (int i = 0; i < w->comms[g].n; i++) {
         if (w->comms[g].ranks[i] != r) continue;
-        struct slow_sample a = w->comms[g].sums[i];
+        struct rank_pace a = w->comms[g].sums[i];
         a.pairs = w->pairs;
-        w->judged += slow_ranks_note(w->slow, &a, (uint64_t)(w->now_s[r] * 1000) + 1);
+        w->judged += slow_ranks_note(w->slow, r, r / NODE_RANKS, &a, (uint64_t)(w->now_s[r] * 1000) + 1);
       }
   }
   size_t n;
@@ -374,24 +370,16 @@ UNIT_TEST(test_reports_that_do_not_come) {
   size_t n;
   for (int64_t t = 0; t < 400; t += 5)
     for (int64_t r = 0; r < 3; r++) {
-      struct slow_sample a = {.rank = r,
-                              .group = 7,
-                              .group_rank = r,
-                              .group_size = 4,
-                              .collectives = t * 10,
-                              .waited_us = r ? t * 500000 : 0};
-      assert_false(slow_ranks_note(s, &a, (uint64_t)(t * 1000)));
+      struct rank_pace a = {
+          .group = 7, .group_rank = r, .group_size = 4, .collectives = t * 10, .waited_us = r ? t * 500000 : 0};
+      assert_false(slow_ranks_note(s, r, 0, &a, (uint64_t)(t * 1000)));
     }
   for (int64_t t = 400; t < 800; t += 5)
     for (int64_t r = 0; r < 4; r++) {
       int64_t since = t > 600 ? t - 600 : t;
-      struct slow_sample a = {.rank = r,
-                              .group = 7,
-                              .group_rank = r,
-                              .group_size = 4,
-                              .collectives = since * 10,
-                              .waited_us = r ? since * 500000 : 0};
-      slow_ranks_note(s, &a, (uint64_t)(t * 1000));
+      struct rank_pace a = {
+          .group = 7, .group_rank = r, .group_size = 4, .collectives = since * 10, .waited_us = r ? since * 500000 : 0};
+      slow_ranks_note(s, r, 0, &a, (uint64_t)(t * 1000));
     }
   slow_ranks_found(s, &n);
   assert_int_equal(n, 1);
@@ -404,15 +392,14 @@ UNIT_TEST(test_nonsense_is_bounded) {
   struct slow_ranks *s = slow_ranks_create(1000, 4, 1);
   struct world w = {.random = 3};
   for (int i = 0; i < 20000; i++) {
-    struct slow_sample a = {.rank = (int64_t)(uniform(&w) * 4),
-                            .group = 1 + (int64_t)(uniform(&w) * 1000),
-                            .group_rank = (int64_t)(uniform(&w) * 1048576),
-                            .group_size = (int64_t)(uniform(&w) * 5),
-                            .collectives = i % 3 ? (int64_t)(uniform(&w) * 1e6) : INT64_MAX,
-                            .waited_us = i % 5 ? (int64_t)(uniform(&w) * 1e12) : INT64_MAX,
-                            .sent_bytes = (int64_t)(uniform(&w) * 1e12),
-                            .sending_us = i % 7 ? i : INT64_MAX};
-    slow_ranks_note(s, &a, (uint64_t)i * 100);
+    struct rank_pace a = {.group = 1 + (int64_t)(uniform(&w) * 1000),
+                          .group_rank = (int64_t)(uniform(&w) * 1048576),
+                          .group_size = (int64_t)(uniform(&w) * 5),
+                          .collectives = i % 3 ? (int64_t)(uniform(&w) * 1e6) : INT64_MAX,
+                          .waited_us = i % 5 ? (int64_t)(uniform(&w) * 1e12) : INT64_MAX,
+                          .sent_bytes = (int64_t)(uniform(&w) * 1e12),
+                          .sending_us = i % 7 ? i : INT64_MAX};
+    slow_ranks_note(s, (int64_t)(uniform(&w) * 4), 0, &a, (uint64_t)i * 100);
   }
   slow_ranks_destroy(s);
 }
