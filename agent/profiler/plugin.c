@@ -14,12 +14,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 #include "agent/profiler/meter.h"
@@ -60,15 +58,11 @@ static void disconnect(void) {
 }
 
 static void connect_agent(void) {
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  size_t n = strlen(plugin.socket);
-  if (plugin.fd >= 0 || !plugin.tries || n < 2 || n >= sizeof(addr.sun_path)) return;
+  struct sockaddr_un addr;
+  socklen_t len = sdk_address(plugin.socket, &addr);
+  if (plugin.fd >= 0 || !plugin.tries || !len) return;
   plugin.tries--;
-  memcpy(addr.sun_path, plugin.socket, n);
-  bool abstract = plugin.socket[0] == '@';
-  if (abstract) addr.sun_path[0] = '\0';
   plugin.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
   struct sdk_hello hello = {.head = head_of(SDK_HELLO), .local_rank = plugin.local_rank};
   snprintf(hello.release, sizeof(hello.release), "%s", RDZV_VERSION);
   if (plugin.fd >= 0 && !connect(plugin.fd, (const struct sockaddr *)&addr, len) &&

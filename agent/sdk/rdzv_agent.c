@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 #include "common/printable.h"
@@ -294,24 +293,12 @@ int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline) {
 
 /* Connecting ------------------------------------------------------------------------------------------------------- */
 
-static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *addr, socklen_t *len) {
-  size_t n = strlen(name);
-  if (n < 2 || n >= sizeof(addr->sun_path))
-    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
-                     sizeof(addr->sun_path) - 1);
-  memset(addr, 0, sizeof(*addr));
-  addr->sun_family = AF_UNIX;
-  memcpy(addr->sun_path, name, n);
-  *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
-  if (name[0] == '@') addr->sun_path[0] = '\0';
-  return 0;
-}
-
 int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
   struct sockaddr_un addr;
-  socklen_t len = 0;
-  int rc = socket_address(r, name, &addr, &len);
-  if (rc) return rc;
+  socklen_t len = sdk_address(name, &addr);
+  if (!len)
+    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
+                     sizeof(addr.sun_path) - 1);
   r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (r->fd < 0) return rdzv_fail(r, -errno, "no socket for the agent: %s", strerror(errno));
   while (connect(r->fd, (struct sockaddr *)&addr, len) < 0) {

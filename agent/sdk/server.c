@@ -28,7 +28,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/system/user.h"
@@ -518,7 +517,7 @@ int sdk_server_fd(const struct sdk_server *s) {
 static int choose_name(struct sdk_server *s, const char *name, struct err *e) {
   uint32_t salt = 0;
   struct sockaddr_un addr;
-  if (name && (strlen(name) < 2 || strlen(name) >= sizeof(addr.sun_path)))
+  if (name && !sdk_address(name, &addr))
     return err_set(e, -EINVAL, "\"%s\" is not a name for a socket: a path or @name of 2 to %zu bytes", name,
                    sizeof(addr.sun_path) - 1);
   if (!name && getrandom(&salt, sizeof(salt), GRND_NONBLOCK) < 0)
@@ -531,12 +530,8 @@ static int choose_name(struct sdk_server *s, const char *name, struct err *e) {
 }
 
 static int listen_at(struct sdk_server *s, struct err *e) {
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  size_t n = strlen(s->name);
-  memcpy(addr.sun_path, s->name, n);
-  bool abstract = s->name[0] == '@';
-  if (abstract) addr.sun_path[0] = '\0';
-  socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + !abstract);
+  struct sockaddr_un addr;
+  socklen_t len = sdk_address(s->name, &addr); /* choose_name has checked it */
   s->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (s->listener < 0) return err_sys(e, -errno, "no socket for the workers");
   if (bind(s->listener, (const struct sockaddr *)&addr, len)) {
@@ -544,7 +539,7 @@ static int listen_at(struct sdk_server *s, struct err *e) {
     s->name[0] = '\0'; /* not ours to remove */
     return rc;
   }
-  if (!abstract) chmod(s->name, 0600);
+  if (s->name[0] != '@') chmod(s->name, 0600);
   s->epoll = epoll_create1(EPOLL_CLOEXEC);
   struct epoll_event ev = {.events = EPOLLIN};
   if (listen(s->listener, BACKLOG) || s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &ev))

@@ -52,7 +52,11 @@
  * outlives the round: the next WELCOME is its place in the next one. Only one connection of a local rank can send
  * CAN_REJOIN. */
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include "agent/sdk/rdzv.h"
 
 enum {
@@ -87,6 +91,16 @@ enum sdk_type {
   SDK_SAVING,
   SDK_PACE,
 };
+
+/* The socket of that name: a path, or "@name" for the abstract namespace. 0: it is too short or too long. */
+static inline socklen_t sdk_address(const char *name, struct sockaddr_un *addr) {
+  size_t n = strlen(name);
+  if (n < 2 || n >= sizeof(addr->sun_path)) return 0;
+  *addr = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(addr->sun_path, name, n);
+  if (name[0] == '@') addr->sun_path[0] = '\0';
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
+}
 
 struct sdk_head {
   uint32_t magic;
