@@ -69,6 +69,7 @@ static void enter(struct meter_coll *c, uint64_t now) {
 /* Channels leave one after the other, and nothing says which one is the last: so the sums grow with each. */
 static void leave(struct meter_group *g, struct meter_coll *c, uint64_t now) {
   if (now > c->left) c->left = now;
+  if (now < c->entered) atomic_store_explicit(&g->miscounted, g->kernels, memory_order_relaxed);
   if (!c->entered || c->left < c->entered) return;
   if (!c->is_counted) add(&g->sums.collectives, 1, g->kernels);
   c->is_counted = true;

@@ -62,6 +62,7 @@ struct meter_group {
   uint64_t chunk;                   /* bytes of one send, of the last proxy operation */
   _Atomic bool clock_asked;         /* somebody wants a look at the GPU's clock */
   uint64_t gpu_begun, cpu_begun_ns; /* the first look; gpu_begun 0: there was none */
+  _Atomic bool miscounted;          /* a kernel has ended before it began: NCCL's times are of other collectives */
   _Atomic uint32_t tick_ns;         /* of the GPU's clock */
   _Atomic uint64_t next_coll, next_step;
   struct meter_sums sums;

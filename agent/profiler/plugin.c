@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 #include "agent/profiler/meter.h"
@@ -95,7 +96,7 @@ static void send_sums(void) {
                          .waited_us = atomic_load(&g->sums.waited) * atomic_load(&g->tick_ns) / 1000,
                          .sent_bytes = atomic_load(&g->sums.sent_bytes),
                          .sending_us = atomic_load(&g->sums.sending_ns) / 1000};
-    if (!p.group || p.collectives == plugin.sent[i]) continue;
+    if (!p.group || p.collectives == plugin.sent[i] || g->miscounted) continue;
     p.pairs = atomic_exchange(&g->sums.pairs, false);
     if (send(plugin.fd, &p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(p))
       plugin.sent[i] = p.collectives;
@@ -119,12 +120,19 @@ static void *report(void *unused) {
   return NULL;
 }
 
+/* For events of kernels NCCL allocates 34 MB in /dev/shm for each communicator of a process, and crashes if it cannot. */
+static bool has_room(void) {
+  struct statvfs s;
+  return statvfs("/dev/shm", &s) == 0 && s.f_bavail * s.f_frsize >= UINT64_C(1) << 30;
+}
+
 /* The environment is read in NCCL's call, where the program expects that; while there are communicators, what it said
  * before them holds. A round that is over has closed the connection. */
-static void read_place(void) {
+static void read_place(bool kernels) {
   const char *socket = getenv("RDZV_AGENT_SOCKET"), *rank = getenv("RDZV_LOCAL_RANK");
   if (!plugin.n_used) {
-    snprintf(plugin.socket, sizeof(plugin.socket), "%s", socket && rank ? socket : "");
+    bool wanted = socket && rank && (!kernels || has_room());
+    snprintf(plugin.socket, sizeof(plugin.socket), "%s", wanted ? socket : "");
     plugin.local_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
   }
   read_agent();
@@ -169,6 +177,7 @@ static ncclResult_t init_group(void **context, int *mask, bool kernels, uint64_t
     g->kernels = kernels;
     g->clock_asked = false;
     g->gpu_begun = 0;
+    g->miscounted = false;
     g->tick_ns = 1;
     g->next_coll = next_coll;
     g->next_step = next_step;
@@ -179,7 +188,7 @@ static ncclResult_t init_group(void **context, int *mask, bool kernels, uint64_t
     plugin.sent[i] = 0;
     __atomic_store_n(&plugin.groups[i], g, __ATOMIC_RELEASE);
     *context = (void *)(uintptr_t)(i + 1);
-    read_place();
+    read_place(kernels);
     plugin.n_used++;
     int wanted = ncclProfileColl | ncclProfileProxyOp | ncclProfileProxyStep;
     wanted |= kernels ? ncclProfileKernelCh : ncclProfileP2p;
@@ -234,7 +243,7 @@ static ncclResult_t begin_event(void *context, void **out, uint64_t type, const 
     h = meter_collective(g, index);
     break;
   case ncclProfileP2p: g->sums.pairs = true; break;
-  case ncclProfileKernelCh: h = meter_kernel(g, from, g->kernels ? of->kernelCh.pTimer : 0); break;
+  case ncclProfileKernelCh: h = meter_kernel(g, from, of->kernelCh.pTimer); break;
   case ncclProfileProxyOp:
     h = meter_proxy(g, from, of->proxyOp.isSend != 0, of->proxyOp.chunkSize > 0 ? (uint64_t)of->proxyOp.chunkSize : 0);
     break;
@@ -264,7 +273,7 @@ static ncclResult_t record(void *event, int state, union nccl_profiler_state_arg
   struct meter_group *g = group_of(meter_index(h));
   if (!g) return 0;
   if (state == ncclProfilerProxyStepSendWait)
-    meter_step_sends(g, h, g->kernels && args ? args->proxyStep.transSize : 0, now_ns());
+    meter_step_sends(g, h, args ? args->proxyStep.transSize : 0, now_ns());
   else if (state == ncclProfilerKernelChStop && g->kernels && args) {
     if (atomic_load_explicit(&g->clock_asked, memory_order_relaxed)) meter_clock(g, args->kernelCh.pTimer, now_ns());
     meter_stop(g, h, args->kernelCh.pTimer);
@@ -272,14 +281,15 @@ static ncclResult_t record(void *event, int state, union nccl_profiler_state_arg
   return 0;
 }
 
-/* Version 3 has events of kernels, but its NCCL miscounts them. */
+/* Versions 3 and 4 have events of kernels. NCCL 2.26 miscounts them, and with them 2.27 fails in large groups of sends and
+ * receives ("Proxy append out of bounds"). */
 static ncclResult_t init_v1(void **context, int *mask) {
   return init_group(context, mask, false, 0, 0, 0);
 }
 
 static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int size, int rank,
                             void *log) {
-  return init_group(context, mask, true, hash, size, rank);
+  return init_group(context, mask, false, hash, size, rank);
 }
 
 static ncclResult_t init_v5(void **context, uint64_t hash, int *mask, const char *name, int nodes, int size, int rank,
