@@ -20,7 +20,7 @@ def lists_of(header):
         fields = []
         for f in re.finditer(r"F\(S, (\w+), ([^()]*)\)\s*(?:/\*(.*?)\*/)?", m[2]):
             if f[1] != "NONE":
-                fields.append((f[1], [a.strip() for a in f[2].split(",")], (f[3] or "").strip()))
+                fields.append((f[1], [a.strip(" \\\n") for a in f[2].split(",")], (f[3] or "").strip()))
         same = re.fullmatch(r" (\w+)_FIELDS\(F, S\)", m[2])
         found[m[1]] = found[same[1]] if same else fields
     return found
@@ -39,8 +39,9 @@ def words_of(header, name):
     return re.findall(r'X\(\w+, "([^"]+)"\)', "\n".join(lines[:end + 1]))
 
 
-def constants_of(header):
-    return dict(re.findall(r"^\s+(\w+) = (\d+),", header, re.M))
+def constants_of(root):
+    headers = [(root / f"proto/{name}.h").read_text() for name in ("msg", "version", "xid")]
+    return dict(re.findall(r"^\s+(\w+) = (\d+)(?:,| /\*|$)", "\n".join(headers), re.M))
 
 
 def type_text(header, kind, args, constants):
@@ -70,8 +71,8 @@ def table(header, fields, constants):
     return "\n".join(out) + "\n"
 
 
-def sections(header):
-    lists, constants = lists_of(header), constants_of(header)
+def sections(header, constants):
+    lists = lists_of(header)
     messages = messages_of(header)
     out = []
     for number, (name, struct, direction, comment) in enumerate(messages, 1):
@@ -124,7 +125,7 @@ def main():
     doc = doc_path.read_text()
     before, rest = doc.split(BEGIN)
     _, after = rest.split(END)
-    want = before + BEGIN + "\n" + sections(header) + "\n" + END + after
+    want = before + BEGIN + "\n" + sections(header, constants_of(root)) + "\n" + END + after
     if "--write" in sys.argv:
         doc_path.write_text(want)
     elif want != doc:
