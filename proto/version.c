@@ -39,10 +39,10 @@ void release_put(struct buf *out) {
 
 struct release release_parse(const char *text, size_t len, char name[RELEASE_MAX + 1]) {
   char copy[RELEASE_TEXT_MAX + 1] = "", *rest = copy;
-  if (len <= RELEASE_TEXT_MAX) memcpy(copy, text, len);
+  memcpy(copy, text, len < RELEASE_TEXT_MAX ? len : RELEASE_TEXT_MAX);
   snprintf(name, RELEASE_MAX + 1, "%s", strsep(&rest, "/"));
   long version = rest ? strtol(rest, &rest, 10) : 0, oldest = rest && *rest == '/' ? strtol(rest + 1, &rest, 10) : 0;
-  bool good = rest && !*rest && version >= oldest && oldest > 0 && version <= UINT16_MAX;
+  bool good = rest && (!*rest || *rest == '/') && version >= oldest && oldest > 0 && version <= UINT16_MAX;
   return (struct release){.name = name, .version = good ? version : 0, .oldest = good ? oldest : 0};
 }
 

@@ -46,7 +46,7 @@ struct release {
 };
 
 enum { RELEASE_TEXT_MAX = RELEASE_MAX + 16 };
-/* "0.1.0/2/1": name, version, oldest. */
+/* "0.1.0/2/1": name, version, oldest. A later release may add more behind another slash. */
 void release_put(struct buf *out); /* of this program */
 /* Of a peer. What is malformed has version 0, which fits nothing. */
 struct release release_parse(const char *text, size_t len, char name[RELEASE_MAX + 1]);

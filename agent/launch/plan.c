@@ -9,9 +9,10 @@
  * survive.
  *
  * A plan is cut, never rewritten: a process passes the seats behind its own to the first host of each share, with the
- * rest unchanged. Differences between hosts are computed where the agent starts (forwarded_env.c).
+ * rest unchanged, except for keys that only a later release knows. Differences between hosts are computed where the
+ * agent starts (forwarded_env.c).
  *
- * Both ends send their version first; a plan of another version is refused. */
+ * Both ends send their release first; one that does not fit is refused. */
 
 #include "agent/launch/plan.h"
 
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/ascii.h"
 #include "common/json.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
@@ -152,7 +154,7 @@ static bool take_seats(struct launch_plan *p, const json_t *list) {
     struct launch_seat *seat = &p->seats[i];
     json_t *host;
     json_int_t slots, index;
-    if (json_unpack(json_array_get(list, i), "[o,I,I!]", &host, &slots, &index)) return false;
+    if (json_unpack(json_array_get(list, i), "[o,I,I]", &host, &slots, &index)) return false;
     if (!is_within(slots, 0, WORKERS_MAX) || !is_within(index, 0, LAUNCH_HOSTS_MAX - 1)) return false;
     *seat = (struct launch_seat){.host = take_bytes(host), .slots = slots, .index = (uint32_t)index};
     if (!seat->host || !*seat->host || *seat->host == '-' || strlen(seat->host) > LAUNCH_NAME_MAX) return false;
@@ -176,7 +178,7 @@ void launch_plan_finish(struct launch_plan *p) {
 
 static int take_key(struct launch_plan *p, const char *text, size_t len, struct err *e) {
   if (len == 1 && *text == '-') return 0;
-  bool good = len > 2 && text[len - 2] == '.' && text[len - 1] >= '0' && text[len - 1] <= '0' + KEY_SOURCE_STATE;
+  bool good = len > 2 && text[len - 2] == '.' && ascii_is_digit(text[len - 1]);
   if (!good) return err_set(e, -EBADMSG, "the plan's key is invalid");
   struct key *key = secret_alloc();
   if (key_parse(text, len - 2, key, e)) {
@@ -185,7 +187,8 @@ static int take_key(struct launch_plan *p, const char *text, size_t len, struct 
     return -EBADMSG;
   }
   p->key = key;
-  p->key_source = (enum key_source)(text[len - 1] - '0');
+  int source = text[len - 1] - '0'; /* one of a later release is not known here */
+  p->key_source = source <= KEY_SOURCE_STATE ? (enum key_source)source : KEY_SOURCE_OTHER;
   return 0;
 }
 

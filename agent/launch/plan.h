@@ -14,8 +14,9 @@
  *     "J {...}"       a report (struct launch_report)                              "P"  a pulse
  *   Output before the first line is a login script's greeting and is skipped.
  * RELEASE is that of proto/version.h: hosts may have neighbouring releases. A later one adds keys to a plan, which an
- * older one ignores, and reads an absent one as zero. INDEX counts the hosts of the job from 0. KEY is the text of the job's key, a dot and the number of its source, or
- * "-". It is in the header, because JSON's memory cannot be wiped. */
+ * older one ignores, and reads an absent one as zero. It adds lines with other letters, which an older one skips.
+ * INDEX counts the hosts of the job from 0. KEY is the text of the job's key, a dot and the number of its source (0: one
+ * that is not named here), or "-". It is in the header, because JSON's memory cannot be wiped. */
 
 #include <stdbool.h>
 #include <stddef.h>

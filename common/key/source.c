@@ -79,8 +79,7 @@ static size_t cut_source(const char *text, size_t len, enum key_source *source) 
   *source = KEY_SOURCE_OTHER;
   if (len < 3 || text[len - 2] != ' ' || !ascii_is_digit(text[len - 1])) return len;
   int n = text[len - 1] - '0';
-  if (n > KEY_SOURCE_STATE) return len;
-  *source = (enum key_source)n;
+  if (n <= KEY_SOURCE_STATE) *source = (enum key_source)n; /* else it is one of a later release */
   return len - 2;
 }
 

@@ -31,7 +31,7 @@ refuses*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exi
 nowhere) echo "ssh: Could not resolve hostname nowhere: Name or service not known" >&2; exit 255 ;;
 wrongkey) echo "ada@wrongkey: Permission denied (publickey)." >&2; exit 255 ;;
 empty) exec sh -c "exec /nowhere/rdzv-agent --launched" ;;
-other) echo "RDZV-LAUNCHED 9.9.9"; exec sleep 60 ;;
+other) echo "RDZV-LAUNCHED 9.9.9/3/2/tidings"; exec sleep 60 ;;
 deaf) exec </dev/null ;;
 silent) exec </dev/null; E2E_HOST=$host; : | sh -c "$*"; exit 0 ;;
 greets) echo "Welcome to"; echo "greets."; echo >&2 "Last login: yesterday" ;;
@@ -134,7 +134,7 @@ def test_restarts_are_the_agents_business(rdzv, launch):
     ("refuses", "refuses: ssh: connect to host refuses port 22: Connection refused"),
     ("nowhere", "nowhere: ssh: Could not resolve hostname nowhere: Name or service not known"),
     ("wrongkey", "wrongkey: ada@wrongkey: Permission denied (publickey)."),
-    ("other", "other: it has rdzv-agent 9.9.9, and this is "),
+    ("other", "other: its rdzv-agent has release 9.9.9 (protocol 2 to 3), and this rdzv-agent "),
     ("empty", "empty: it has no rdzv-agent: not "),
     ("deaf", "deaf: rdzv-agent: --launched is used by rdzv-agent --hosts and needs pipes to it"),
     ("silent", "silent: rdzv-agent started there, but received no input: "),
@@ -361,8 +361,8 @@ def test_launched_by_hand(rdzv):
     """What only --hosts may start says so."""
     p = subprocess.run([AGENT, "--launched"], input=b"hello\n", capture_output=True, env=rdzv.env(), timeout=20)
     assert p.returncode == 64 and b"--launched is used by rdzv-agent --hosts" in p.stderr
-    p = subprocess.run([AGENT, "--launched"], input=b"RDZV-LAUNCH 9.9 5\n", capture_output=True, env=rdzv.env(), timeout=20)
-    assert p.returncode == 64 and b"and its launcher is 9.9" in p.stderr and p.stdout.startswith(b"RDZV-LAUNCHED ")
+    p = subprocess.run([AGENT, "--launched"], input=b"RDZV-LAUNCH 9.9/3/2 5\n", capture_output=True, env=rdzv.env(), timeout=20)
+    assert p.returncode == 64 and b"its launcher has release 9.9 (protocol 2 to 3), and this rdzv-agent " in p.stderr and p.stdout.startswith(b"RDZV-LAUNCHED ")
     p = subprocess.run([AGENT, "--launched"], input=b"", capture_output=True, env=rdzv.env(), timeout=20)
     assert p.returncode == 0 and not p.stderr
 

@@ -114,6 +114,10 @@ UNIT_TEST(test_headers) {
   assert_int_equal(parse_header(&p, "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 -", &len, &e), 0);
   assert_int_equal(len, 100);
   assert_null(p.key);
+  /* Of a later release: more behind its versions, and a source of the key. */
+  assert_int_equal(parse_header(&p, "RDZV-LAUNCH 9.0.0/2/1/tidings 100 " DIGITS ".9", &len, &e), 0);
+  assert_int_equal(p.key_source, KEY_SOURCE_OTHER);
+  launch_plan_finish(&p);
   assert_int_equal(parse_header(&p, "RDZV-LAUNCH 0.0.9 100", &len, &e), -EPROTO);
   assert_non_null(strstr(e.text, "0.0.9"));
   static const char *const bad[] = {"",
@@ -126,7 +130,7 @@ UNIT_TEST(test_headers) {
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 ",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS,
-                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".6",
+                                    "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".x",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS "0.4",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".4 ",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 4294967296:" DIGITS ".4",

@@ -243,8 +243,11 @@ UNIT_TEST_WITH(test_a_descriptor_is_read_to_its_end_and_closed, setup, teardown)
   assert_found(find_fd(fd), "5:" DIGITS, KEY_SOURCE_OTHER, text);
   assert_int_equal(fcntl(fd, F_GETFD), -1);
   assert_refused(find_fd(fd), "cannot read the key: Bad file descriptor");
+  fd = fd_of(DIGITS " 9\n"); /* a source of a later release */
+  snprintf(text, sizeof(text), "--key-fd %d", fd);
+  assert_found(find_fd(fd), DIGITS, KEY_SOURCE_OTHER, text);
   assert_refused(find_fd(fd_of("")), "this has 0 characters");
-  assert_refused(find_fd(fd_of(DIGITS " 9")), "a key is");
+  assert_refused(find_fd(fd_of(DIGITS " x")), "a key is");
   assert_refused(find_fd(fd_of(DIGITS DIGITS)), "more than a key");
 }
 
