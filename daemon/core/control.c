@@ -368,7 +368,7 @@ static int do_check(struct ask *a) {
                                   : "another check of ";
   buf_puts(&a->text, why);
   put_job(&a->text, j);
-  buf_puts(&a->text, !a->next      ? " are connected\n"
+  buf_puts(&a->text, !a->next      ? " are connected and of a release that checks pairs\n"
                      : a->next < 0 ? " goes on now: ask again in half a minute\n"
                                    : " has taken its place: ask again\n");
   code = a->next < 0 ? EXIT_CODE_REFUSED : FAILED;

@@ -372,6 +372,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->goodput_ms = r->now_ms;
   n->last_failure = FAILURE_MARK_NONE;
   n->role = n->addrs = n->expected_hosts = n->command = "";
+  n->features = features_words();
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
   snprintf(n->host, sizeof n->host, "n%d", i);
@@ -388,7 +389,7 @@ void node_hello(const struct node *n, struct msg *m) {
   msg_init(m, MSG_HELLO);
   struct hello *h = &m->hello;
   h->version = PROTO_VERSION;
-  h->features = features_words();
+  h->features = n->features;
   h->agent = n->agent;
   h->job = n->job;
   h->settings = n->settings;

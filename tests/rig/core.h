@@ -22,7 +22,7 @@ struct node {
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes, uid;
   int64_t key_uid; /* its user, as the driver knows; -1: it does not */
-  const char *role, *addrs, *expected_hosts, *command;
+  const char *role, *addrs, *expected_hosts, *command, *features;
   bool wants_ids, wants_events;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */

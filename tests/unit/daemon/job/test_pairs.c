@@ -272,11 +272,28 @@ RIG_TEST(test_a_survey_beside_a_round) {
   assert_said(r, "another check of job job has taken its place");
 }
 
+/* Their agents know nothing of it, and nobody waits for them. */
+RIG_TEST(test_nodes_of_an_older_release_take_no_part) {
+  rig_open_for(r, 4, 4);
+  r->settings.pair_check = PAIR_CHECK_AUTO;
+  nodes_init(r, n, 4);
+  n[0].features = n[3].features = "facts notice pace";
+  nodes_join(r, n, 4);
+  nodes_started(r, n, 4);
+  lose_contact(r, n, 4, 0);
+  assert_int_equal(exchange(r, n, 4, none), 1);
+  assert_int_equal(rig_count(r, n[0].conn, MSG_PAIR) + rig_count(r, n[3].conn, MSG_PAIR), 0);
+  assert_string_equal(rig_state(r, "job"), "starting"); /* at once */
+  node_drop(r, &n[1]);
+  assert_int_equal(check(r, 0, 0), 1);
+  assert_said(r, "fewer than two nodes of job job are connected and of a release that checks pairs");
+}
+
 RIG_TEST(test_a_survey_needs_two_nodes_and_a_live_job) {
   rig_open_for(r, 1, 1);
   rig_joined(r, n, 1);
   assert_int_equal(check(r, 0, 0), 1);
-  assert_said(r, "fewer than two nodes of job job are connected");
+  assert_said(r, "fewer than two nodes of job job are connected and of a release that checks pairs");
   struct control q = {.verb = "check",
                       .job = "other",
                       .host = "",
