@@ -32,8 +32,9 @@
  * release of librdzv follows its head.
  *
  * A worker's library and its agent may be of neighbouring releases: one lives in a container, the other one on the node.
- * Within a version a record only grows at its end, by at most SDK_GROWTH_MAX bytes. A reader ignores what it does not
- * know there, and reads what is absent as zero.
+ * Within a version a record only grows at its end, by at most SDK_GROWTH_MAX bytes, and a reader ignores what it does
+ * not know there. A release that adds a field goes on to take records without it (`sizes` in server.c,
+ * rdzv_take_welcome), and reads it as zero.
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
  * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one
