@@ -102,6 +102,11 @@ def test_owners_and_forms():
     assert {f.name for f in (GITHUB / "ISSUE_TEMPLATE").iterdir()} == {"bug.yml", "question.yml", "wish.yml", "config.yml"}
 
 
+def test_the_workflow_has_the_tags():
+    """tests/e2e/neighbours.py builds the last release by its tag, and goes without if there is none."""
+    assert "          fetch-depth: 0\n" in (GITHUB / "workflows/tests.yml").read_text()
+
+
 @pytest.mark.parametrize("planted", ["run: [.ci/run", "runs-on: ubuntu-1", "${{ nobody.knows }}"])
 def test_a_mistake_in_a_workflow_is_found(planted, tmp_path):
     """The step format would fail."""
