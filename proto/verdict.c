@@ -123,6 +123,9 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_printf(out, " exited with code %" PRId64, v->code);
     if (v->code == EXIT_CODE_OTHER_HOST) buf_puts(out, ", which asks for another host");
     put_lasting(out, v);
+  } else if (v->cause == CAUSE_OTHER) {
+    buf_puts(out, " failed by a cause that only a later release of rdzv knows");
+    put_reason(out, v);
   } else {
     buf_puts(out, v->cause == CAUSE_DEVICE_HELD ? " was not started" : " could not be started");
     put_lasting(out, v);
@@ -196,6 +199,11 @@ static void put_what(struct buf *out, const struct verdict *v) {
     put_some(out, v->text, MISSING_SHOWN_MAX); /* names each attempt */
     return;
   case CAUSE_OTHER:
+    if (v->rank >= 0) {
+      put_worker_death(out, v);
+      return;
+    }
+    /* fall through */
   case CAUSE_NONE: /* of a run that another daemon has ended, for example */
     if (!v->text[0]) break;
     put_some(out, v->text, MISSING_SHOWN_MAX);

@@ -261,7 +261,7 @@ static void on_failed(struct job *j, const struct job_event *ev) {
     v.code = EXIT_CODE_HUNG;
   else if (v.cause == CAUSE_CONTACT_LOST)
     v.code = EXIT_CODE_CONTACT_LOST;
-  else if (v.cause != CAUSE_WORKER_EXEC && v.cause != CAUSE_DEVICE_HELD)
+  else if (v.cause != CAUSE_WORKER_EXEC && v.cause != CAUSE_DEVICE_HELD && v.cause != CAUSE_OTHER)
     v.cause = CAUSE_WORKER_EXIT;
   if ((v.cause != CAUSE_WORKER_EXIT && v.cause != CAUSE_WORKER_EXEC) || v.lasting == LASTING_NCCL)
     v.lasting = LASTING_NO;

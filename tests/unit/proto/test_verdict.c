@@ -200,6 +200,20 @@ UNIT_TEST(test_others) {
   check(&v, "too few nodes joined in time: 2 of 3 nodes came within 60 s; node2 is missing");
 }
 
+/* A cause that came with an unknown word. */
+UNIT_TEST(test_a_cause_of_a_later_release) {
+  struct verdict v = worker(CAUSE_OTHER);
+  v.text = "the GPU melted";
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
+  verdict_sentence(&v, &out);
+  assert_non_null(strstr(buf_text(&out), "rank 3 (local 1) on node1"));
+  assert_non_null(strstr(buf_text(&out), " failed by a cause that only a later release of rdzv knows: the GPU melted"));
+  v.rank = -1;
+  check(&v, "the GPU melted");
+  v.text = "";
+  check(&v, "the cause is unknown");
+}
+
 UNIT_TEST(test_what_a_peer_wrote_is_escaped) {
   struct verdict v = worker(CAUSE_WORKER_EXIT);
   v.host = "no\x1b[31mde\n";

@@ -114,6 +114,22 @@ RIG_TEST(test_an_agent_cannot_speak_for_others) {
   }
 }
 
+/* It says something that this release does not know, and no exit of a worker. */
+RIG_TEST(test_an_agent_of_a_later_release_names_a_cause) {
+  struct verdict v;
+  rig_open(r, 1);
+  rig_running(r, n, 2);
+  verdict_init(&v);
+  v.cause = CAUSE_OTHER;
+  v.rank = v.local_rank = 0;
+  v.lasting = LASTING_COMMAND;
+  node_report(r, &n[0], REPORT_FAILED, &v, 0);
+  nodes_stopped(r, n, 2);
+  assert_int_equal(rig_settled(r, &n[1])->verdict.cause, CAUSE_OTHER);
+  assert_int_equal(rig_settled(r, &n[1])->verdict.code, 1);
+  assert_true(rig_settled(r, &n[1])->charged);
+}
+
 RIG_TEST(test_more_deaths_than_workers_fit_in_a_message) {
   rig_open_running(r, n, 2);
   r->blind = true;
