@@ -193,6 +193,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN:
     health_begin_round(s->health);
+    pairs_leave_gpus(s->pairs);
     front_give_keyboard(s->o->front, true);
     round_start(s->round, fx->spawn.start, fx->bytes, &fx->spawn.keep);
     fx->spawn.start = NULL;
@@ -434,6 +435,11 @@ static void send_to_daemon(void *ctx, const struct msg *m) {
 
 static int get_devices(void *ctx, const struct device **v) {
   return round_devices(((struct session *)ctx)->round, v);
+}
+
+static int count_idle_gpus(void *ctx, struct buf *why) {
+  const struct session *s = ctx;
+  return round_idle_gpus(s->round, why);
 }
 
 static pid_t get_daemon_pid(void *ctx) {
@@ -688,7 +694,13 @@ static int open_parts(struct session *s, struct err *e) {
                                                        .ctx = s});
   s->log_queries = log_queries_create(&(struct log_queries_options){
       .loop = &s->loop, .relay = round_relay(s->round), .send = send_to_daemon, .ctx = s});
-  s->pairs = pairs_create(&(struct pairs_options){.loop = &s->loop, .send = send_to_daemon, .ctx = s});
+  s->pairs = pairs_create(&(struct pairs_options){.loop = &s->loop,
+                                                  .env = s->o->placed->env,
+                                                  .nccl_library = o->nccl_library,
+                                                  .first_gpu = s->o->placed->first,
+                                                  .count_gpus = count_idle_gpus,
+                                                  .send = send_to_daemon,
+                                                  .ctx = s});
   open_link(s);
   return 0;
 }
@@ -758,6 +770,7 @@ int session_run(const struct session_options *o, bool *hung) {
   config.wants_events = s->events != NULL;
   config.wants_progress = s->kubeflow != NULL;
   config.checks = o->options->check != NULL;
+  config.gpus = round_idle_gpus(s->round, NULL);
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));

@@ -87,9 +87,11 @@ enum {
   FACTS_MAX = 2048,        /* of one node */
   FACT_NAME_MAX = 31,
   FACT_AT_MAX = 63,
-  PAIR_SECRET_HEX = 64,       /* digits */
-  PAIR_BYTES_MAX = 67108864,  /* in one message between two nodes that are checked */
-  PAIR_LIMIT_MAX_MS = 30000,  /* for one exchange */
+  PAIR_SECRET_HEX = 64,      /* digits */
+  PAIR_BYTES_MAX = 67108864, /* in one message between two nodes that are checked */
+  PAIR_LIMIT_MAX_MS = 30000, /* for one exchange */
+  PAIR_GPUS_MAX = 16,        /* of one node, in one exchange over NCCL */
+  PAIR_IDS_HEX = PAIR_GPUS_MAX * 2 * NCCL_ID_SIZE,
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   PACES_MAX = 2048,           /* ranks in communicators of one node in PACE */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */
@@ -533,6 +535,7 @@ const char *job_state_name(enum job_state v);
   F(S, STR, expected_hosts, HOSTS_MAX)          /* in the scheduler's form: "gpu[001-016],login1"; "": unknown */      \
   F(S, BOOL, worker_store)                      /* --store worker: no agent serves the round's store */                \
   F(S, BOOL, wants_ids)                         /* for `auto`: its workers use NCCL, as far as it knows */             \
+  F(S, INT, gpus, 0, WORKERS_MAX)               /* that its workers use, as far as it knows */                         \
   F(S, INT, ids, 0, NCCL_IDS_MAX)               /* of that round, as in START */                                       \
   F(S, HEX, command, COMMAND_HASH_MAX)          /* a hash of the command's words; "": unknown */                       \
   F(S, BOOL, has_ids)                           /* IDS has come */                                                     \
@@ -818,7 +821,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, port, 0, 65535)               /* of the other node; 0: listen, and answer with a port */                   \
   F(S, HEX, secret, PAIR_SECRET_HEX)      /* with a port: as the other node's PAIRED has it */                         \
   F(S, REQ_INT, bytes, 1, PAIR_BYTES_MAX) /* in one message between the two, at most */                                \
-  F(S, REQ_INT, limit_ms, 1, PAIR_LIMIT_MAX_MS)
+  F(S, REQ_INT, limit_ms, 1, PAIR_LIMIT_MAX_MS)                                                                        \
+  F(S, INT, gpus, 0, PAIR_GPUS_MAX) /* over NCCL, on so many GPUs of each node at most; 0: over TCP */                 \
+  F(S, HEX, ids, PAIR_IDS_HEX)      /* over NCCL: as the other node's PAIRED has them; "": mint them */
 
 #define paired_FIELDS(F, S)                                                                                            \
   F(S, REQ_INT, serial, 1, INT64_MAX)                                                                                  \
@@ -828,7 +833,10 @@ const char *job_state_name(enum job_state v);
   F(S, INT, out_us, 0, INT64_MAX)     /* to the other node, */                                                         \
   F(S, INT, in_us, 0, INT64_MAX)      /* and from it */                                                                \
   F(S, INT, rtt_us, 0, INT64_MAX)     /* the shortest round trip */                                                    \
-  F(S, STR, text, REASON_MAX)         /* why nothing could be measured; "": it was */
+  F(S, STR, text, REASON_MAX)         /* why nothing could be measured; "": it was */                                  \
+  F(S, HEX, ids, PAIR_IDS_HEX)        /* over NCCL, instead of a port: an ncclUniqueId for each GPU */                 \
+  F(S, INT, gpu, 0, PAIR_GPUS_MAX)    /* over NCCL: of the times, which are those of the slowest GPU */                \
+  F(S, STR, lacks, REASON_MAX)        /* why this node cannot exchange over NCCL; "": it can, or was not asked to */
 
 #define rank_paces_FIELDS(F, S)                                                                                        \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \

@@ -5,8 +5,8 @@
 #include <sodium.h>
 #include <string.h>
 
-enum { HALF = EXCHANGE_SECRET / 2, QUESTION = 9 };
-_Static_assert((int)QUESTION <= (int)HALF, "a head has room for both");
+enum { HALF = EXCHANGE_SECRET / 2 };
+_Static_assert((int)EXCHANGE_QUESTION <= (int)HALF, "a head has room for both");
 
 static void begin(struct exchange *x, const unsigned char *secret, int64_t bytes_max) {
   *x = (struct exchange){.bytes_max = bytes_max, .size = EXCHANGE_BYTES_FIRST};
@@ -33,7 +33,7 @@ void exchange_connect(struct exchange *x, const unsigned char *secret, int64_t b
 /* The one that connects. ------------------------------------------------------------------------------------------- */
 
 static void ask(struct exchange *x, enum exchange_step step, int64_t size, uint64_t now_us, struct exchange_send *out) {
-  unsigned char question[QUESTION] = {step == EXCHANGE_IN ? 'f' : 's'};
+  unsigned char question[EXCHANGE_QUESTION] = {step == EXCHANGE_IN ? 'f' : 's'};
   for (int i = 0; i < 8; i++) question[1 + i] = (unsigned char)((uint64_t)size >> (8 * i));
   put_head(out, question, sizeof question);
   out->fill = step == EXCHANGE_IN ? 0 : size;
@@ -101,6 +101,10 @@ static int answer(struct exchange *x, struct exchange_send *out, struct err *e) 
   return 0;
 }
 
+int64_t exchange_wants(const struct exchange *x) {
+  return x->left > 0 ? x->left : (int64_t)((x->known ? (size_t)EXCHANGE_QUESTION : (size_t)HALF) - x->n_head);
+}
+
 /* Both. ------------------------------------------------------------------------------------------------------------ */
 
 static int check_secret(struct exchange *x, uint64_t now_us, struct exchange_send *out, struct err *e) {
@@ -131,7 +135,7 @@ int exchange_take(struct exchange *x, const unsigned char *data, size_t n, uint6
       if (x->left == 0 && !x->connects) put_head(out, "k", 1);
       continue;
     }
-    size_t want = x->known ? QUESTION : HALF, used = want - x->n_head < n ? want - x->n_head : n;
+    size_t want = (size_t)exchange_wants(x) + x->n_head, used = want - x->n_head < n ? want - x->n_head : n;
     memcpy(x->head + x->n_head, data, used);
     x->n_head += used;
     data += used;

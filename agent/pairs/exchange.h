@@ -20,6 +20,7 @@
 
 enum {
   EXCHANGE_SECRET = 32,
+  EXCHANGE_QUESTION = 9,
   EXCHANGE_BYTES_FIRST = 65536,
   EXCHANGE_GROWTH = 4,
   EXCHANGE_TRIPS = 8,
@@ -64,6 +65,8 @@ void exchange_connect(struct exchange *x, const unsigned char *secret, int64_t b
 /* Bytes came; *out has none or something to be sent. -EPROTO and a sentence: the peer is another program. */
 int exchange_take(struct exchange *x, const unsigned char *data, size_t n, uint64_t now_us, struct exchange_send *out,
                   struct err *e);
+/* How many bytes this end reads next. For a driver that has to know, as NCCL does; > 0 until x->over. */
+int64_t exchange_wants(const struct exchange *x);
 /* The time is over. What has been measured; a message that is not through counts as if it were now, if a smaller one was. */
 struct exchange_times exchange_end(const struct exchange *x, uint64_t now_us);
 

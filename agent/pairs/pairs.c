@@ -4,6 +4,7 @@
 #include "agent/pairs/pairs.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,10 @@
 #include "common/endpoint.h"
 #include "common/mem.h"
 #include "common/net/socket.h"
+#include "common/system/helper.h"
 #include "common/system/log.h"
 
-enum { BLOCK = 65536 };
+enum { BLOCK = 65536, LINE_MAX_BYTES = PAIR_IDS_HEX + REASON_MAX };
 
 struct peer {
   uv_tcp_t tcp; /* first */
@@ -37,6 +39,12 @@ struct run {
   struct peer *peers; /* the newest first; one, if this end connects */
   unsigned char secret[EXCHANGE_SECRET];
   int64_t bytes_max;
+  /* Over NCCL. */
+  struct helper *helper;
+  struct ipaddr addr;
+  struct exchange_times times;
+  int64_t gpu;
+  struct buf lacks, why;
 };
 
 struct pairs {
@@ -60,7 +68,10 @@ static uint64_t now_us(void) {
 
 static void on_closed(uv_handle_t *handle) {
   struct run *r = handle->data;
-  if (--r->handles == 0) free(r);
+  if (--r->handles > 0) return;
+  buf_finish(&r->lacks);
+  buf_finish(&r->why);
+  free(r);
 }
 
 static void on_peer_closed(uv_handle_t *handle) {
@@ -85,8 +96,10 @@ static void close_peers(const struct run *r, const struct peer *but) {
 static void end(struct run *r) {
   if (r->of) r->of->run = NULL;
   r->of = NULL;
+  helper_destroy(r->helper);
+  r->helper = NULL;
   close_peers(r, NULL);
-  if (r->listens && !uv_is_closing((uv_handle_t *)&r->listener)) uv_close((uv_handle_t *)&r->listener, on_closed);
+  if (r->listener.data && !uv_is_closing((uv_handle_t *)&r->listener)) uv_close((uv_handle_t *)&r->listener, on_closed);
   if (!uv_is_closing((uv_handle_t *)&r->timer)) uv_close((uv_handle_t *)&r->timer, on_closed);
 }
 
@@ -96,6 +109,7 @@ static void send_paired(const struct run *r, const struct exchange_times *t, uin
   msg_init(&m, MSG_PAIRED);
   m.paired.serial = r->serial;
   m.paired.text = why;
+  m.paired.lacks = buf_text(&r->lacks);
   m.paired.port = port;
   if (port) m.paired.secret = sodium_bin2hex(secret, sizeof secret, r->secret, sizeof r->secret);
   if (t) {
@@ -103,6 +117,7 @@ static void send_paired(const struct run *r, const struct exchange_times *t, uin
     m.paired.out_us = t->out_us;
     m.paired.in_us = t->in_us;
     m.paired.rtt_us = t->rtt_us;
+    m.paired.gpu = r->gpu;
   }
   r->o.send(r->o.ctx, &m);
 }
@@ -248,9 +263,9 @@ static void on_connect(uv_connect_t *connect, int status) {
   send_bytes(peer, &out);
 }
 
-static void listen_for_peer(struct run *r, const struct ipaddr *addr) {
+static void listen_for_peer(struct run *r) {
   static const struct ipaddr all, all_v4 = {.family = 4};
-  const struct ipaddr *const places[] = {addr, &all,
+  const struct ipaddr *const places[] = {&r->addr, &all,
                                          &all_v4}; /* others may know this node by an address that is not its own */
   struct ipaddr bound;
   uint16_t port = 0;
@@ -259,6 +274,7 @@ static void listen_for_peer(struct run *r, const struct ipaddr *addr) {
     union socket_address a = socket_address_make(places[i], 0);
     fd = socket_bind(&a, SOCKET_LISTEN);
   }
+  randombytes_buf(r->secret, sizeof r->secret);
   r->listens = true;
   uv_tcp_init(r->o.loop, &r->listener);
   r->listener.data = r;
@@ -275,21 +291,117 @@ static void listen_for_peer(struct run *r, const struct ipaddr *addr) {
   send_paired(r, NULL, port, "");
 }
 
-static void connect_to_peer(struct run *r, const struct ipaddr *addr, uint16_t port) {
+static void connect_to_peer(struct run *r, uint16_t port) {
   struct peer *peer = open_peer(r);
-  union socket_address a = socket_address_make(addr, port);
+  union socket_address a = socket_address_make(&r->addr, port);
   r->connect.data = peer;
-  int rc = addr->family ? uv_tcp_connect(&r->connect, &peer->tcp, &a.any, on_connect) : UV_EINVAL;
+  int rc = r->addr.family ? uv_tcp_connect(&r->connect, &peer->tcp, &a.any, on_connect) : UV_EINVAL;
   if (rc < 0) drop(peer, "no connection: ", uv_strerror(rc));
+}
+
+/* Over NCCL. ------------------------------------------------------------------------------------------------------- */
+
+/* It has done nothing yet. */
+static void go_without_nccl(struct run *r, const char *why) {
+  helper_destroy(r->helper);
+  r->helper = NULL;
+  buf_clear(&r->lacks);
+  buf_append(&r->lacks, why, strnlen(why, REASON_MAX));
+  if (r->listens) {
+    uv_timer_start(&r->timer, on_time_over, (uint64_t)r->limit_ms, 0);
+    listen_for_peer(r);
+  } else {
+    end_with(r, NULL, "");
+  }
+}
+
+static void send_ids(const struct run *r, const char *ids) {
+  struct msg m;
+  msg_init(&m, MSG_PAIRED);
+  m.paired.serial = r->serial;
+  m.paired.ids = ids;
+  r->o.send(r->o.ctx, &m);
+}
+
+static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
+  struct run *r = ctx;
+  struct buf text = BUF_INIT;
+  struct exchange_times *t = &r->times;
+  if (from == HELPER_ERR) { /* NCCL's own */
+    buf_put_escaped(&text, line, len, len);
+    log_info("rdzv-nccl: %s", buf_text(&text));
+  } else {
+    buf_append(&text, line, len);
+    const char *s = buf_text(&text);
+    if (strncmp(s, "ids ", 4) == 0)
+      send_ids(r, s + 4);
+    else if (strncmp(s, "lacks ", 6) == 0)
+      go_without_nccl(r, s + 6);
+    else if (strncmp(s, "failed ", 7) == 0)
+      buf_clear(&r->why), buf_append(&r->why, s + 7, strnlen(s + 7, REASON_MAX));
+    else if (sscanf(s, "times %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &r->gpu, &t->bytes, &t->out_us,
+                    &t->in_us, &t->rtt_us) != 5)
+      log_debug("rdzv-nccl: %s", s);
+  }
+  buf_finish(&text);
+}
+
+/* Time that is over is for the end that connects to say. */
+static void on_helper_end(void *ctx, const struct helper_end *end_of) {
+  struct run *r = ctx;
+  struct err e = ERR_INIT;
+  bool said = r->times.bytes || r->why.len || (end_of->late && r->listens);
+  if (!said && end_of->late)
+    buf_printf(&r->why, "nothing came over NCCL in %.1f s", (double)r->limit_ms / 1000);
+  else if (!said && (end_of->status || end_of->signo))
+    buf_puts(&r->why, (helper_explain_end(r->helper, end_of, &e), e.text));
+  end_with(r, r->times.bytes ? &r->times : NULL, buf_text(&r->why));
+}
+
+static void start_helper(struct run *r, const struct pair_msg *ask) {
+  char program[] = "rdzv-nccl", pair[] = "pair", role[8], first[24], gpus[24], bytes[24], limit[24];
+  char *library = r->o.nccl_library ? xstrdup(r->o.nccl_library) : NULL;
+  char *argv[] = {program, pair, role, first, gpus, bytes, limit, library, NULL};
+  struct buf why = BUF_INIT;
+  struct err e = ERR_INIT;
+  int n = r->o.count_gpus ? r->o.count_gpus(r->o.ctx, &why) : 0;
+  snprintf(role, sizeof role, "%s", ask->ids[0] ? "connect" : "listen");
+  snprintf(first, sizeof first, "%lld", (long long)r->o.first_gpu);
+  snprintf(gpus, sizeof gpus, "%lld", (long long)(n < ask->gpus ? n : ask->gpus));
+  snprintf(bytes, sizeof bytes, "%lld", (long long)r->bytes_max);
+  snprintf(limit, sizeof limit, "%lld", (long long)r->limit_ms);
+  const struct helper_options o = {
+      .loop = r->o.loop,
+      .argv = argv,
+      .env = r->o.env,
+      .input = true,
+      .deadline_ms = (uint32_t)r->limit_ms,
+      .output = {{.line_max = LINE_MAX_BYTES}, {.line_max = REASON_MAX}},
+      .on_line = on_line,
+      .on_end = on_helper_end,
+      .ctx = r,
+  };
+  r->listens = !ask->ids[0];
+  if (n <= 0 || helper_start(&o, &r->helper, &e)) {
+    if (n > 0) buf_puts(&why, e.text);
+    go_without_nccl(r, why.len ? buf_text(&why) : "no GPU");
+  } else {
+    struct buf ids = BUF_INIT;
+    buf_printf(&ids, "%s\n", ask->ids);
+    if (!r->listens) helper_send(r->helper, &ids);
+    buf_finish(&ids);
+  }
+  free(library);
+  buf_finish(&why);
 }
 
 void pairs_ask(struct pairs *p, const struct pair_msg *ask) {
   pairs_stop(p);
   struct run *r = p->run = xcalloc(1, sizeof *r);
-  struct ipaddr addr = ipaddr_parse(ask->addr);
   size_t len;
   r->of = p;
   r->o = p->o;
+  r->addr = ipaddr_parse(ask->addr);
   r->serial = ask->serial;
   r->limit_ms = ask->limit_ms;
   r->bytes_max = ask->bytes;
@@ -297,20 +409,27 @@ void pairs_ask(struct pairs *p, const struct pair_msg *ask) {
   r->timer.data = r;
   r->handles++;
   uv_update_time(p->o.loop);
+  if (ask->gpus) {
+    start_helper(r, ask);
+    return;
+  }
   uv_timer_start(&r->timer, on_time_over, (uint64_t)ask->limit_ms, 0);
   if (!ask->port) {
-    randombytes_buf(r->secret, sizeof r->secret);
-    listen_for_peer(r, &addr);
+    listen_for_peer(r);
   } else if (sodium_hex2bin(r->secret, sizeof r->secret, ask->secret, strlen(ask->secret), NULL, &len, NULL) < 0 ||
              len != sizeof r->secret) {
     end_with(r, NULL, "the daemon's secret is not one");
   } else {
-    connect_to_peer(r, &addr, (uint16_t)ask->port);
+    connect_to_peer(r, (uint16_t)ask->port);
   }
 }
 
 void pairs_stop(struct pairs *p) {
   if (p->run) end(p->run);
+}
+
+void pairs_leave_gpus(struct pairs *p) {
+  if (p->run && p->run->helper) end(p->run);
 }
 
 struct pairs *pairs_create(const struct pairs_options *o) {

@@ -248,6 +248,7 @@ void sup_send_hello(struct supervisor *s) {
   h->worker_store = s->config.worker_store;
   h->sole = s->config.sole;
   h->wants_ids = s->config.wants_ids;
+  h->gpus = s->config.gpus;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
   h->wants_events = s->config.wants_events;

@@ -51,6 +51,7 @@ struct supervisor_config {
   bool sole;             /* --sole-agent */
   bool worker_store;     /* --store worker: a worker serves the round's store, no agent does */
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
+  int64_t gpus;          /* that workers use */
   bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
   bool checks;           /* the driver carries out SUP_CHECK: --check */

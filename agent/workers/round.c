@@ -635,6 +635,13 @@ void round_start(struct round_driver *r, struct start *start, const struct bytes
   free(pids);
 }
 
+int round_idle_gpus(const struct round_driver *r, struct buf *why) {
+  int n = device_watch_count(r->devices);
+  bool used = r->o.devices.certain || n == (int)r->o.count, idle = !r->waits && nobody_lives(r);
+  if (why && !idle) buf_puts(why, "workers run on its GPUs");
+  return used && idle ? n : 0;
+}
+
 char **round_env(const struct round_driver *r, uint32_t round) {
   if (!r->start || (uint32_t)r->start->round != round) return NULL;
   struct device unseen;

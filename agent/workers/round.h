@@ -68,6 +68,9 @@ void round_death_report(struct round_driver *r, const struct sockaddr *addr, soc
 /* The worker's device; NULL: it has none, or it is not known. */
 const struct device *round_device(const struct round_driver *r, uint32_t local_rank);
 int round_devices(const struct round_driver *r, const struct device **v); /* device_watch_list */
+/* How many GPUs the workers of the next round will have, as far as it is known; 0: none, or a worker lives, which is added to
+ * `why`. */
+int round_idle_gpus(const struct round_driver *r, struct buf *why);
 /* MINT: the environment of worker 0 of that round, without its own files; NULL: START of that round is not here. The
  * caller's to env_destroy. */
 char **round_env(const struct round_driver *r, uint32_t round);

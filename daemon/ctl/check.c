@@ -13,7 +13,7 @@ enum { TABLE_NAME_MAX = 20, HOSTS_LIMIT = 4096 };
 struct line {
   size_t a, b;
   double bytes, out_us, in_us, rtt_us; /* bytes 0: it failed */
-  const char *is, *text;
+  const char *is, *text, *over;
 };
 
 struct result {
@@ -71,7 +71,8 @@ static bool read_result(struct result *r, const char *json, size_t len) {
                                   .in_us = number(v, "in_us"),
                                   .rtt_us = number(v, "rtt_us"),
                                   .is = text(v, "is"),
-                                  .text = text(v, "text")};
+                                  .text = text(v, "text"),
+                                  .over = text(v, "over")};
   }
   if (!good) finish(r);
   return good;
@@ -96,9 +97,9 @@ static void put_mark(struct buf *out, const struct result *r, const struct line 
     buf_printf(out, "  <- %s", strcmp(l->is, "link") ? "bad" : "the link");
 }
 
-static void put_head(struct buf *out, int width, const char *a, const char *b, const char *const w[5]) {
-  buf_printf(out, "# %-*s  %-*s %10s %9s %8s %8s %9s %8s %8s %8s\n", width, a, width, b, w[0], w[1], w[2], w[3], w[1],
-             w[2], w[3], w[4]);
+static void put_head(struct buf *out, int width, const char *a, const char *b, const char *const w[6]) {
+  buf_printf(out, "# %-*s  %-*s %10s %9s %8s %8s %9s %8s %8s %8s  %s\n", width, a, width, b, w[0], w[1], w[2], w[3],
+             w[1], w[2], w[3], w[4], w[5]);
 }
 
 bool check_put_table(struct buf *out, const char *json, size_t len) {
@@ -109,8 +110,8 @@ bool check_put_table(struct buf *out, const char *json, size_t len) {
     if ((int)strlen(r.hosts[i]) > width) width = (int)strlen(r.hosts[i]);
   if (width > TABLE_NAME_MAX) width = TABLE_NAME_MAX;
   buf_printf(out, "# %*s %10s %27s %27s\n", 2 * width + 2, "", "", "from a to b", "from b to a");
-  put_head(out, width, "a", "b", (const char *const[]){"size", "time", "algbw", "busbw", "trip"});
-  put_head(out, width, "", "", (const char *const[]){"(B)", "(us)", "(GB/s)", "(GB/s)", "(us)"});
+  put_head(out, width, "a", "b", (const char *const[]){"size", "time", "algbw", "busbw", "trip", "over"});
+  put_head(out, width, "", "", (const char *const[]){"(B)", "(us)", "(GB/s)", "(GB/s)", "(us)", ""});
   for (size_t i = 0; i < r.n; i++) {
     const struct line *l = &r.lines[i];
     buf_printf(out, "  %-*.*s  %-*.*s", width, width, r.hosts[l->a], width, width, r.hosts[l->b]);
@@ -118,7 +119,7 @@ bool check_put_table(struct buf *out, const char *json, size_t len) {
       buf_printf(out, " %10.0f", l->bytes);
       put_direction(out, l->bytes, l->in_us);
       put_direction(out, l->bytes, l->out_us);
-      buf_printf(out, " %8.0f", l->rtt_us);
+      buf_printf(out, " %8.0f  %-4s", l->rtt_us, l->over);
     } else {
       buf_printf(out, "  %s", l->text);
     }
@@ -201,7 +202,7 @@ static void put_cell(struct buf *out, const struct result *r, const struct map_f
   buf_puts(out, " to ");
   put_xml(out, r->hosts[to]);
   if (l->bytes > 0)
-    buf_printf(out, ": %.3f GB/s, round trip %.0f us", speed, l->rtt_us);
+    buf_printf(out, ": %.3f GB/s over %s, round trip %.0f us", speed, l->over, l->rtt_us);
   else
     buf_puts(out, ": "), put_xml(out, l->text);
   buf_puts(out, "</title></rect>\n");

@@ -158,6 +158,7 @@ struct member {
   bool sole;          /* no other agent of the job lives on its machine */
   bool worker_store;  /* as node rank 0 its agent would not serve the store: a worker does */
   bool wants_ids;     /* in its last HELLO */
+  int64_t gpus;       /* the same */
   bool wants_events;  /* the same */
   bool checks;        /* the same */
   uint64_t features;  /* those that its agent knows, in its last HELLO */

@@ -29,18 +29,21 @@ enum {
   JOB_NOTICES_PER_S = 2000,    /* of one job, at most */
   JOB_NOTICE_AT_ONCE = 256,    /* up to this many nodes and expected hosts, a newcomer gets its WAITING at once */
   JOB_DRAINS_MAX = 4096,
-  JOB_DRAINS_USER_MAX = 256,     /* of one user's verbs and jobs */
-  JOB_DRAINS_SHARED_MAX = 3072,  /* beyond this many, only root and the daemon's user may drain a host */
-  JOB_HOSTS_MAX = 262144,        /* expected hosts of all jobs together: a list of a few bytes can name 65536 */
-  JOB_FAILING_HOSTS_MAX = 256,   /* hosts of one job whose failures are counted for --exclude-after */
-  JOB_CLAIM_MS = 10000,          /* until a claim is answered, at most */
-  JOB_PAIR_MS = 3000,            /* for one exchange of two nodes, */
-  JOB_PAIR_SLACK_MS = 1000,      /* and until the answer is here */
-  JOB_PAIR_BYTES = 16 << 20,     /* in one message of it, at most */
-  JOB_READMIT_MS = 20000,        /* without enough nodes until hosts that a pair check left out may join */
-  JOB_SURVEY_MS = 60000,         /* rdzvctl check begins no further exchanges then */
-  JOB_SURVEY_HOSTS_MAX = 1024,   /* that take part in it */
-  JOB_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later round has invented it */
+  JOB_DRAINS_USER_MAX = 256,      /* of one user's verbs and jobs */
+  JOB_DRAINS_SHARED_MAX = 3072,   /* beyond this many, only root and the daemon's user may drain a host */
+  JOB_HOSTS_MAX = 262144,         /* expected hosts of all jobs together: a list of a few bytes can name 65536 */
+  JOB_FAILING_HOSTS_MAX = 256,    /* hosts of one job whose failures are counted for --exclude-after */
+  JOB_CLAIM_MS = 10000,           /* until a claim is answered, at most */
+  JOB_PAIR_MS = 3000,             /* for one exchange of two nodes, */
+  JOB_PAIR_NCCL_MS = 10000,       /* or so long over NCCL, which needs seconds until it is up, */
+  JOB_PAIR_SLACK_MS = 1000,       /* and until the answer is here */
+  JOB_PAIR_ALL_MS = 29000,        /* for all exchanges before a round */
+  JOB_PAIR_BYTES = 16 << 20,      /* in one message of it, at most, */
+  JOB_PAIR_NCCL_BYTES = 64 << 20, /* or over NCCL */
+  JOB_READMIT_MS = 20000,         /* without enough nodes until hosts that a pair check left out may join */
+  JOB_SURVEY_MS = 60000,          /* rdzvctl check begins no further exchanges then */
+  JOB_SURVEY_HOSTS_MAX = 1024,    /* that take part in it */
+  JOB_ROUND_MAX = ROUND_MAX / 2,  /* a peer that names a later round has invented it */
 };
 
 #endif

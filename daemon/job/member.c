@@ -163,6 +163,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->worker_store = h->worker_store;
   m->sole = h->sole;
   m->wants_ids = h->wants_ids;
+  m->gpus = h->gpus;
   m->wants_events = h->wants_events;
   m->features = features_of(h->features);
   m->heard_ms = m->came_ms = now_ms;

@@ -13,6 +13,7 @@ void pair_plan_init(struct pair_plan *p, size_t n_hosts, bool survey) {
 
 void pair_plan_finish(struct pair_plan *p) {
   for (size_t i = 0; i < p->n; i++) free(p->v[i].text);
+  for (size_t i = 0; i < p->n_hosts; i++) free(p->hosts[i].lacks);
   free(p->v);
   free(p->hosts);
 }
@@ -165,11 +166,11 @@ static int compare(const void *a, const void *b) {
 }
 
 /* Of two speeds, and of three, the upper quartile is the highest: a slow pair shows beside one other. */
-static void find_usual(const struct pair_plan *p, int64_t *bytes_s, int64_t *rtt_us) {
+static void find_usual(const struct pair_plan *p, bool nccl, int64_t *bytes_s, int64_t *rtt_us) {
   int64_t *speeds = xcalloc(2 * p->n + 1, sizeof *speeds), *trips = speeds + p->n;
   size_t n = 0;
   for (size_t i = 0; i < p->n; i++) {
-    if (p->v[i].state != PAIR_MEASURED) continue;
+    if (p->v[i].state != PAIR_MEASURED || p->v[i].nccl != nccl) continue;
     speeds[n] = pair_bytes_s(&p->v[i]);
     trips[n++] = p->v[i].rtt_us;
   }
@@ -186,16 +187,16 @@ static void join(struct pair_plan *p, uint32_t group, uint32_t other) {
 }
 
 void pair_plan_judge(struct pair_plan *p) {
-  int64_t bytes_s, rtt_us;
-  find_usual(p, &bytes_s, &rtt_us);
+  int64_t bytes_s[2], rtt_us[2];
+  for (int nccl = 0; nccl < 2; nccl++) find_usual(p, nccl, &bytes_s[nccl], &rtt_us[nccl]);
   for (size_t i = 0; i < p->n_hosts; i++) {
     p->hosts[i].good = p->hosts[i].blamed = 0;
     p->hosts[i].group = (uint32_t)i;
   }
   for (size_t i = 0; i < p->n; i++) {
     struct pair *one = &p->v[i];
-    bool slow = pair_bytes_s(one) < bytes_s / PAIR_SLOW_FACTOR;
-    bool late = one->rtt_us > rtt_us * PAIR_LATE_FACTOR && one->rtt_us > PAIR_LATE_MIN_US;
+    bool slow = pair_bytes_s(one) < bytes_s[one->nccl] / PAIR_SLOW_FACTOR;
+    bool late = one->rtt_us > rtt_us[one->nccl] * PAIR_LATE_FACTOR && one->rtt_us > PAIR_LATE_MIN_US;
     one->bad = one->state == PAIR_FAILED || (one->state == PAIR_MEASURED && (slow || late));
     if (one->state != PAIR_MEASURED || one->bad) continue;
     p->hosts[one->a].good++;
@@ -230,13 +231,27 @@ static void put_speed(struct buf *out, const struct pair *one) {
     buf_printf(out, "%.1f GB/s", mb_s / 1000);
   else
     buf_printf(out, mb_s < 10 ? "%.2f MB/s" : "%.0f MB/s", mb_s);
+  if (one->bad && one->nccl && one->state == PAIR_MEASURED) buf_printf(out, " on GPU %lld", (long long)one->gpu);
 }
 
+/* The best of those that the first bad one is compared with. */
 static const struct pair *find_best(const struct pair_plan *p) {
-  const struct pair *best = NULL;
+  const struct pair *best = NULL, *bad = NULL;
+  for (size_t i = 0; i < p->n && !bad; i++) bad = p->v[i].bad ? &p->v[i] : NULL;
   for (size_t i = 0; i < p->n; i++)
-    if (p->v[i].state == PAIR_MEASURED && (!best || pair_bytes_s(&p->v[i]) > pair_bytes_s(best))) best = &p->v[i];
+    if (p->v[i].state == PAIR_MEASURED && (!bad || p->v[i].nccl == bad->nccl) &&
+        (!best || pair_bytes_s(&p->v[i]) > pair_bytes_s(best)))
+      best = &p->v[i];
   return best;
+}
+
+static void put_transport(const struct pair_plan *p, const char *const *names, struct buf *out) {
+  size_t n_nccl = 0, who = SIZE_MAX;
+  for (size_t i = 0; i < p->n; i++) n_nccl += p->v[i].nccl;
+  for (size_t i = 0; i < p->n_hosts && who == SIZE_MAX; i++)
+    if (p->hosts[i].lacks) who = i;
+  buf_printf(out, "; measured over %s", !n_nccl ? "TCP" : n_nccl == p->n ? "NCCL" : "NCCL and TCP");
+  if (who != SIZE_MAX) buf_printf(out, ": no NCCL on %s (%s)", names[who], p->hosts[who].lacks);
 }
 
 static void put_fault(const struct pair_plan *p, const char *const *names, size_t host, struct buf *out) {
@@ -297,15 +312,16 @@ bool pair_plan_sentence(const struct pair_plan *p, const char *const *names, str
             ", and both ends do well with others", out);
   put_pairs(p, names, pair_is_open, out->len > begin ? "; it is bad between " : "the network is bad between ",
             ": either end may be at fault", out);
-  if (out->len > begin) return true;
-  if (bad) {
+  bool found = out->len > begin;
+  if (!found && bad) {
     buf_printf(out, "%zu of %zu pairs were bad once, and no host or link is at fault", bad, p->n);
-  } else if (measured) {
+  } else if (!found && measured) {
     buf_printf(out, "all %zu pairs are good, ", measured);
     put_speed(out, worst);
     buf_printf(out, " or more");
-  } else {
+  } else if (!found) {
     buf_puts(out, "no pair could be measured");
   }
-  return false;
+  put_transport(p, names, out);
+  return found;
 }

@@ -43,12 +43,15 @@ struct pair {
   uint32_t round;
   enum pair_state state;
   bool bad;                             /* pair_plan_judge */
+  bool nccl;                            /* over NCCL, not TCP: the two are not compared */
   int64_t bytes, out_us, in_us, rtt_us; /* MEASURED: from b to a, and back */
+  int64_t gpu;                          /* over NCCL: whose times these are */
   char *text;                           /* FAILED: why; owned */
 };
 
 struct pair_host {
   bool gone;      /* takes part no more */
+  char *lacks;    /* why it cannot exchange over NCCL; NULL: it can, as far as it is known; owned */
   bool met, used; /* it has met another one; in the round that is being planned */
   /* pair_plan_judge: */
   bool fault;

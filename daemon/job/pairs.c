@@ -7,13 +7,19 @@
  *   daemon --PAIR {addr, port, secret}--> node b, which connects to a, shows the secret, and measures
  *   daemon <--PAIRED {times, or why not}-- b
  *
+ * Over NCCL a node is asked with {gpus}, and `ids` stand for the port and the secret: they are as secret. Each end answers
+ * once more when its GPUs are free again, and only then the exchange is over. NCCL is used while no worker runs, as far as
+ * both nodes have it. A node that has not says so: the one that listens goes on over TCP, and for the one that connects the
+ * exchange begins again.
+ *
  * A search begins by itself if a round has ended for a fault that points to the network, and only when the next round
  * could begin: all nodes of it are here then, and no worker runs. The seal waits for the result. A round of exchanges has a
- * deadline and a search at most six rounds, so a search takes less than 30 s whatever the nodes do, and a tenth of a
- * second where all is well. A lost node is a suspect once the same agent is back. A host that is found at fault gets a
+ * deadline, and none begins that could end later than JOB_PAIR_ALL_MS. So a search takes less than 30 s whatever the nodes
+ * do, and over TCP a tenth of a second where all is well. A lost node is a suspect once the same agent is back. A host that is found at fault gets a
  * drain of the job itself, if the job can go on without it.
  *
- * rdzvctl check begins a survey, also beside a running round. It has no consequences but its answer.
+ * rdzvctl check begins a survey, also beside a running round. It has no consequences but its answer. One that began between
+ * rounds may use GPUs, so it ends when a round can begin, and the seal waits for the exchanges at hand.
  *
  * Of a host with several agents one takes part, because a fault of its wire is the host's. If all agents are on one host,
  * a survey takes them all.
@@ -42,17 +48,22 @@ struct pair_node {
   char agent[AGENT_ID_MAX + 1];
   char *name; /* owned: its host */
   char addr[ADDR_MAX + 1];
+  int64_t gpus;
   unsigned silent;
 };
+
+/* What of a pair has come. */
+enum { LISTENS = 1 /* a port, or ids */, A_IS_FREE = 2, B_IS_FREE = 4 /* over NCCL: its last answer */ };
 
 struct job_pairs {
   struct pair_plan plan;
   struct pair_node *nodes;
-  bool *answered;             /* per pair of the plan: its listener has a port */
-  size_t cap_answered, first; /* first: the first pair of this round */
-  int64_t serial;             /* of the plan's first pair; the others follow */
-  uint64_t begun_ms, by_ms;   /* by_ms: of this round; UINT64_MAX: it is over */
+  unsigned char *seen;                /* per pair of the plan */
+  size_t cap_seen, first;             /* first: the first pair of this round */
+  int64_t serial;                     /* of the plan's first pair; the others follow */
+  uint64_t begun_ms, limit_ms, by_ms; /* of this round, from its begin on; by_ms: UINT64_MAX: it is over */
   uint64_t took_ms;
+  bool nccl; /* no worker runs: GPUs may be used */
   bool found, cut_short;
   struct buf sentence; /* when it is over */
 };
@@ -64,7 +75,7 @@ static void forget(struct job *j) {
   pair_plan_finish(&p->plan);
   buf_finish(&p->sentence);
   free(p->nodes);
-  free(p->answered);
+  free(p->seen);
   free(p);
   j->pairs = NULL;
 }
@@ -174,18 +185,32 @@ static size_t choose(const struct job *j, bool survey, struct candidate *v) {
 
 /* The exchanges. --------------------------------------------------------------------------------------------------- */
 
-static void send_pair(struct job *j, size_t i, const struct msg *port) {
+static bool can_use_nccl(const struct job_pairs *p, const struct pair *pair) {
+  return p->nccl && !p->plan.hosts[pair->a].lacks && !p->plan.hosts[pair->b].lacks && p->nodes[pair->a].gpus &&
+         p->nodes[pair->b].gpus;
+}
+
+/* listens: what a has answered; NULL: a is asked. */
+static void send_pair(struct job *j, size_t i, const struct paired *listens, uint64_t now_ms) {
   struct job_pairs *p = j->pairs;
-  const struct pair *pair = &p->plan.v[i];
-  const struct member *m = job_find_agent(j, p->nodes[port ? pair->b : pair->a].agent);
+  struct pair *pair = &p->plan.v[i];
+  const struct pair_node *a = &p->nodes[pair->a], *b = &p->nodes[pair->b];
+  const struct member *m = job_find_agent(j, (listens ? b : a)->agent);
+  bool nccl = pair->nccl = listens ? pair->nccl : can_use_nccl(p, pair);
+  int64_t left_ms = (int64_t)(p->by_ms - now_ms) - JOB_PAIR_SLACK_MS, gpus = a->gpus < b->gpus ? a->gpus : b->gpus;
   struct msg msg;
   msg_init(&msg, MSG_PAIR);
   msg.pair_msg.serial = p->serial + (int64_t)i;
-  msg.pair_msg.addr = p->nodes[pair->a].addr;
-  msg.pair_msg.bytes = JOB_PAIR_BYTES;
-  msg.pair_msg.limit_ms = JOB_PAIR_MS;
-  if (port) msg.pair_msg.port = port->paired.port;
-  if (port) msg.pair_msg.secret = port->paired.secret;
+  msg.pair_msg.addr = a->addr;
+  msg.pair_msg.bytes = nccl ? JOB_PAIR_NCCL_BYTES : JOB_PAIR_BYTES;
+  msg.pair_msg.limit_ms = nccl || left_ms < JOB_PAIR_MS ? left_ms : JOB_PAIR_MS;
+  if (msg.pair_msg.limit_ms < JOB_PAIR_SLACK_MS) msg.pair_msg.limit_ms = JOB_PAIR_SLACK_MS;
+  if (nccl) msg.pair_msg.gpus = gpus < PAIR_GPUS_MAX ? gpus : PAIR_GPUS_MAX;
+  if (listens) {
+    msg.pair_msg.port = listens->port;
+    msg.pair_msg.secret = listens->secret;
+    msg.pair_msg.ids = listens->ids;
+  }
   if (m) jobs_send(j->jobs, m->conn, &msg);
 }
 
@@ -221,36 +246,47 @@ static void end(struct job *j, uint64_t now_ms) {
   p->took_ms = now_ms - p->begun_ms;
   p->found = pair_plan_sentence(&p->plan, names, &p->sentence);
   free(names);
-  if (p->plan.survey) return;
-  conclude(j);
-  job_try_seal(j, now_ms);
+  if (!p->plan.survey) conclude(j);
+  if (p->nccl) job_try_seal(j, now_ms);
 }
 
 /* Begins the next round of exchanges, or ends. */
 static void go_on(struct job *j, uint64_t now_ms) {
   struct job_pairs *p = j->pairs;
-  p->cut_short = p->plan.survey && now_ms >= p->begun_ms + JOB_SURVEY_MS;
-  p->first = p->plan.n;
-  if (p->cut_short || !pair_plan_next(&p->plan)) {
+  struct pair_plan *plan = &p->plan;
+  p->limit_ms = JOB_PAIR_MS + JOB_PAIR_SLACK_MS;
+  for (size_t i = 0, able = 0; i < plan->n_hosts; i++)
+    if (p->nccl && p->nodes[i].gpus && !plan->hosts[i].lacks && ++able > 1)
+      p->limit_ms = JOB_PAIR_NCCL_MS + JOB_PAIR_SLACK_MS;
+  bool late = !plan->survey && now_ms + p->limit_ms > p->begun_ms + JOB_PAIR_ALL_MS;
+  p->cut_short = p->cut_short || (plan->survey && now_ms >= p->begun_ms + JOB_SURVEY_MS);
+  p->first = plan->n;
+  if (late || p->cut_short || !pair_plan_next(plan)) {
     end(j, now_ms);
     return;
   }
-  if (p->plan.n > p->cap_answered) {
-    p->answered = xrealloc(p->answered, p->plan.cap * sizeof *p->answered);
-    memset(p->answered + p->cap_answered, 0, (p->plan.cap - p->cap_answered) * sizeof *p->answered);
-    p->cap_answered = p->plan.cap;
+  if (plan->n > p->cap_seen) {
+    p->seen = xrealloc(p->seen, plan->cap * sizeof *p->seen);
+    memset(p->seen + p->cap_seen, 0, (plan->cap - p->cap_seen) * sizeof *p->seen);
+    p->cap_seen = plan->cap;
   }
-  p->by_ms = now_ms + JOB_PAIR_MS + JOB_PAIR_SLACK_MS;
-  int64_t last = p->serial + (int64_t)p->plan.n;
+  p->by_ms = now_ms + p->limit_ms;
+  int64_t last = p->serial + (int64_t)plan->n;
   if (last > j->jobs->pair_serial) j->jobs->pair_serial = last;
-  for (size_t i = p->first; i < p->plan.n; i++) send_pair(j, i, NULL);
+  for (size_t i = p->first; i < plan->n; i++) send_pair(j, i, NULL, now_ms);
 }
 
-static void go_on_if_complete(struct job *j, uint64_t now_ms) {
-  struct job_pairs *p = j->pairs;
+static bool is_over(const struct job_pairs *p, size_t i) {
+  const struct pair *pair = &p->plan.v[i];
+  if (pair->state == PAIR_PENDING || pair->state == PAIR_VOID || !pair->nccl) return pair->state != PAIR_PENDING;
+  return (p->seen[i] & A_IS_FREE || p->plan.hosts[pair->a].gone) &&
+         (p->seen[i] & B_IS_FREE || p->plan.hosts[pair->b].gone || !(p->seen[i] & LISTENS));
+}
+
+static bool round_is_over(const struct job_pairs *p) {
   for (size_t i = p->first; i < p->plan.n; i++)
-    if (p->plan.v[i].state == PAIR_PENDING) return;
-  go_on(j, now_ms);
+    if (!is_over(p, i)) return false;
+  return true;
 }
 
 static bool begin(struct job *j, bool survey, uint64_t now_ms) {
@@ -264,10 +300,11 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
   }
   forget(j);
   struct job_pairs *p = j->pairs = xcalloc(1, sizeof *p);
-  bool one_host = !strcmp(v[0].m->host, v[1].m->host);
+  bool one_host = !strcmp(v[0].m->host, v[1].m->host), any_gpu = false;
   p->nodes = xcalloc(n, sizeof *p->nodes);
   p->serial = ++j->jobs->pair_serial;
   p->begun_ms = now_ms;
+  p->nccl = j->state == JOB_FORMING;
   pair_plan_init(&p->plan, n, survey);
   for (size_t i = 0; i < n; i++) m[i] = v[i].m;
   for (size_t i = 0; i < n; i++) memcpy(p->nodes[i].addr, m[i]->addr, sizeof p->nodes[i].addr);
@@ -278,8 +315,13 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
     memcpy(p->nodes[i].addr, m[i]->addr, sizeof was);
     memcpy(m[i]->addr, was, sizeof was);
     snprintf(p->nodes[i].agent, sizeof p->nodes[i].agent, "%s", m[i]->agent);
+    p->nodes[i].gpus = m[i]->gpus;
+    any_gpu |= m[i]->gpus > 0;
     p->nodes[i].name = one_host ? xasprintf("%s/%zu", m[i]->host, i) : xstrdup(m[i]->host);
   }
+  for (size_t i = 0; i < n; i++)
+    if (any_gpu && (!p->nccl || !p->nodes[i].gpus))
+      p->plan.hosts[i].lacks = xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "no GPU");
   free(v);
   free(m);
   job_log(j, LOG_INFO, "%s of %zu hosts begins", survey ? "a survey" : "a pair check", n);
@@ -289,6 +331,7 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
 
 bool job_pairs_hold_seal(struct job *j, uint64_t now_ms) {
   if (is_search(j)) return true;
+  if (is_going_on(j) && j->pairs->nccl) return j->pairs->cut_short = true;
   if (!j->suspect.due || (j->suspect.must_return && !find_suspect(j))) return false;
   j->suspect.due = false;
   bool begun = begin(j, false, now_ms);
@@ -317,43 +360,52 @@ void job_paired(struct job *j, const struct member *m, const struct msg *msg, ui
   int64_t i = p ? said->serial - p->serial : -1;
   if (i < 0 || !is_going_on(j) || (size_t)i < p->first || (size_t)i >= p->plan.n) return;
   struct pair *pair = &p->plan.v[i];
+  unsigned char *seen = &p->seen[i];
   bool listens = !strcmp(m->agent, p->nodes[pair->a].agent), connects = !strcmp(m->agent, p->nodes[pair->b].agent);
-  if (pair->state != PAIR_PENDING || (!listens && !(connects && p->answered[i]))) return;
-  if (listens && said->port && !p->answered[i]) {
-    p->answered[i] = true;
-    send_pair(j, (size_t)i, msg);
+  if (is_over(p, (size_t)i) || (!listens && !(connects && *seen & LISTENS))) return;
+  char **lacks = &p->plan.hosts[listens ? pair->a : pair->b].lacks;
+  const char *why = connects && said->port ? "its rdzv is older" : said->lacks; /* it takes PAIR for another one */
+  if (why[0] && pair->nccl && !*lacks) {
+    *lacks = xstrdup(why);
+    pair->nccl = false;
+    if (connects) { /* again, without */
+      *seen = 0;
+      send_pair(j, (size_t)i, NULL, now_ms);
+      return;
+    }
+  }
+  if (listens && (said->port || said->ids[0]) && !(*seen & LISTENS)) {
+    *seen = LISTENS;
+    pair->nccl = said->ids[0];
+    send_pair(j, (size_t)i, said, now_ms);
     return;
   }
-  if (said->text[0]) {
+  if (pair->nccl) *seen |= listens ? A_IS_FREE : B_IS_FREE;
+  if (pair->state == PAIR_PENDING && said->text[0]) {
     fail(pair, connects ? "" : p->nodes[pair->a].name, said->text);
-  } else if (connects && said->bytes > 0) {
+  } else if (pair->state == PAIR_PENDING && connects && said->bytes > 0) {
     pair->state = PAIR_MEASURED;
     pair->bytes = said->bytes;
     pair->out_us = said->out_us;
     pair->in_us = said->in_us;
     pair->rtt_us = said->rtt_us;
-  } else {
-    return;
+    pair->gpu = said->gpu;
   }
-  go_on_if_complete(j, now_ms);
+  if (round_is_over(p)) go_on(j, now_ms);
 }
 
 /* Its connection is gone, and what was sent on it. Its lease, or its return, says more of it than an exchange would. This may
  * be in the middle of another change: the tick goes on. */
 void job_pairs_lost(struct job *j, const struct member *m) {
   struct job_pairs *p = j->pairs;
-  bool waits = false;
   if (!is_going_on(j)) return;
   for (size_t i = 0; i < p->plan.n_hosts; i++) p->plan.hosts[i].gone |= !strcmp(p->nodes[i].agent, m->agent);
   for (size_t i = p->first; i < p->plan.n; i++) {
     struct pair *pair = &p->plan.v[i];
-    if (pair->state != PAIR_PENDING) continue;
-    if (p->plan.hosts[pair->a].gone || p->plan.hosts[pair->b].gone)
-      pair->state = PAIR_VOID;
-    else
-      waits = true;
+    bool gone = p->plan.hosts[pair->a].gone || p->plan.hosts[pair->b].gone;
+    if (pair->state == PAIR_PENDING && gone) pair->state = PAIR_VOID;
   }
-  if (!waits) p->by_ms = j->jobs->now_ms;
+  if (round_is_over(p)) p->by_ms = j->jobs->now_ms;
 }
 
 uint64_t job_pairs_deadline(const struct job *j) {
@@ -364,11 +416,11 @@ void job_pairs_tick(struct job *j, uint64_t now_ms) {
   struct job_pairs *p = j->pairs;
   char why[64];
   if (!is_going_on(j) || now_ms < p->by_ms) return;
-  snprintf(why, sizeof why, "did not answer in %d s", (JOB_PAIR_MS + JOB_PAIR_SLACK_MS) / 1000);
+  snprintf(why, sizeof why, "did not answer in %d s", (int)(p->limit_ms / 1000));
   for (size_t i = p->first; i < p->plan.n; i++) {
     struct pair *pair = &p->plan.v[i];
     if (pair->state != PAIR_PENDING) continue;
-    struct pair_node *silent = &p->nodes[p->answered[i] ? pair->b : pair->a];
+    struct pair_node *silent = &p->nodes[p->seen[i] & LISTENS ? pair->b : pair->a];
     fail(pair, silent->name, why);
     if (++silent->silent >= SILENT_MAX && p->plan.survey) p->plan.hosts[silent - p->nodes].gone = true;
   }
@@ -401,7 +453,9 @@ void *job_pairs_json(const struct job *j) {
     const struct pair *pair = &p->plan.v[i];
     if (pair->state == PAIR_VOID) continue;
     const char *word = pair_is_link(&p->plan, pair) ? "link" : pair->bad ? "bad" : "good";
-    json_t *v = json_pack("{s:I,s:I,s:s}", "a", (json_int_t)pair->a, "b", (json_int_t)pair->b, "is", word);
+    json_t *v = json_pack("{s:I,s:I,s:s,s:s}", "a", (json_int_t)pair->a, "b", (json_int_t)pair->b, "is", word, "over",
+                          pair->nccl ? "NCCL" : "TCP");
+    if (pair->nccl) json_object_set_new(v, "gpu", json_integer((json_int_t)pair->gpu));
     if (pair->state == PAIR_MEASURED)
       json_object_update_new(v, json_pack("{s:I,s:I,s:I,s:I}", "bytes", (json_int_t)pair->bytes, "out_us",
                                           (json_int_t)pair->out_us, "in_us", (json_int_t)pair->in_us, "rtt_us",

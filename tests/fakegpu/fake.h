@@ -81,6 +81,7 @@ cudaError_t fake_take_last(bool clear);
 /* From now on every call fails with this, as after a fault of a kernel. */
 void fake_fault(cudaError_t rc);
 uint64_t fake_random(uint64_t below);
+double fake_now_ms(void);
 void fake_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fake_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 

@@ -122,6 +122,12 @@ uint64_t fake_random(uint64_t below) {
   return (x ^ (x >> 31)) % below;
 }
 
+double fake_now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 bool fake_injected(const char *name) {
   for (int i = 0; i < INJECTIONS_MAX; i++)
     if (injections[i].left > 0 && strcmp(injections[i].name, name) == 0) return --injections[i].left == 0;

@@ -17,7 +17,7 @@
 
 enum { GROUP_MAX = 256, TALK_REGISTER = 2 };
 
-enum kind { ALL_REDUCE, BROADCAST };
+enum kind { ALL_REDUCE, BROADCAST, SEND_RECV };
 
 struct fake_coll {
   struct fake_work w;
@@ -50,7 +50,8 @@ struct flight {
   struct header h;
   size_t bytes;                 /* of header and data */
   char *mine, *result, *before; /* before: the memory of the result until now */
-  char **parts;                 /* rank 0: of each peer */
+  double begun_ms;
+  char **parts; /* rank 0: of each peer */
   struct pipe *pipes;
   bool reduced;
 };
@@ -89,7 +90,20 @@ static void reduce(void *to, const void *from, size_t n, ncclDataType_t type, nc
 }
 
 static bool reads(const struct fake_coll *k) {
-  return k->kind != BROADCAST || k->c->rank == k->root;
+  return k->kind == ALL_REDUCE || k->c->rank == k->root;
+}
+
+static bool writes(const struct fake_coll *k) {
+  return k->kind != SEND_RECV || k->c->rank != k->root;
+}
+
+/* FAKEGPU_WIRE, of sends and receives: "hang": they never end; "fail": the communicator fails; a number: bytes in a second. */
+static bool wire_is_done(const struct fake_coll *k, double begun_ms) {
+  const char *wire = getenv("FAKEGPU_WIRE");
+  if (!wire || k->kind != SEND_RECV) return true;
+  if (strcmp(wire, "fail") == 0) k->c->failed = ncclRemoteError;
+  if (*wire < '0' || *wire > '9') return false;
+  return fake_now_ms() - begun_ms >= (double)k->bytes * 1e3 / atof(wire);
 }
 
 static struct flight *flight_create(struct fake_coll *k) {
@@ -105,6 +119,7 @@ static struct flight *flight_create(struct fake_coll *k) {
                          .root = (uint32_t)k->root,
                          .graph = k->graph};
   f->bytes = sizeof f->h + k->bytes;
+  f->begun_ms = fake_now_ms();
   f->mine = calloc(1, f->bytes);
   f->result = calloc(1, f->bytes);
   memcpy(f->mine, &f->h, sizeof f->h);
@@ -113,6 +128,7 @@ static struct flight *flight_create(struct fake_coll *k) {
   f->pipes = calloc((size_t)c->world, sizeof *f->pipes);
   for (int i = 1; c->rank == 0 && i < c->world; i++) f->parts[i] = malloc(f->bytes);
   f->before = malloc(k->bytes);
+  if (!writes(k)) return f;
   memcpy(f->before, k->recv, k->bytes);
   memset(k->recv, 0xff, k->bytes);
   return f;
@@ -145,7 +161,7 @@ static void check_same(struct ncclComm *c, const struct flight *f, const char *t
 static void combine(const struct fake_coll *k, struct flight *f) {
   size_t head = sizeof f->h;
   memcpy(f->result, f->mine, f->bytes);
-  if (k->kind == BROADCAST && k->root > 0) memcpy(f->result + head, f->parts[k->root] + head, k->bytes);
+  if (k->kind != ALL_REDUCE && k->root > 0) memcpy(f->result + head, f->parts[k->root] + head, k->bytes);
   for (int i = 1; i < k->c->world && k->kind == ALL_REDUCE; i++)
     reduce(f->result + head, f->parts[i] + head, k->bytes / type_size(k->type), k->type, k->op);
   f->reduced = true;
@@ -190,14 +206,15 @@ static enum fake_ran end(struct fake_coll *k, void **state) {
 static void leave_stale(const struct fake_coll *k, const struct flight *f) {
   if (k->kind == ALL_REDUCE)
     memmove(k->recv, f ? f->mine + sizeof f->h : k->send, k->bytes);
-  else if (f)
+  else if (f && writes(k))
     memcpy(k->recv, f->before, k->bytes);
 }
 
 /* The bytes of the connections: 1 with the result, 0 not yet. */
 static bool proceed(struct fake_coll *k, struct flight *f, bool *moved) {
-  if (k->c->torn || !(k->c->rank == 0 ? middle(k, f, moved) : point(k, f, moved))) return false;
-  memcpy(k->recv, f->result + sizeof f->h, k->bytes);
+  if (k->c->torn || !wire_is_done(k, f->begun_ms) || !(k->c->rank == 0 ? middle(k, f, moved) : point(k, f, moved)))
+    return false;
+  if (writes(k)) memcpy(k->recv, f->result + sizeof f->h, k->bytes);
   return true;
 }
 
@@ -307,7 +324,7 @@ static ncclResult_t submit(struct fake_coll **list, int n) {
 /* In place is one exact address; any other overlap is undefined. */
 static void check_overlap(const char *name, const struct fake_coll *k) {
   const char *from = k->send, *to = k->recv;
-  if (reads(k) && from != to && from < to + k->bytes && to < from + k->bytes)
+  if (reads(k) && writes(k) && from != to && from < to + k->bytes && to < from + k->bytes)
     fake_die("%s: the memory of what is sent and of the result overlap", name);
 }
 
@@ -319,7 +336,7 @@ static ncclResult_t collective(const char *name, const struct fake_coll *what, c
   *k = *what;
   k->bytes = k->count * type_size(k->type);
   if ((reads(k) && fake_place_of(k->send, k->bytes) != FAKE_DEVICE) ||
-      fake_place_of(k->recv, k->bytes) != FAKE_DEVICE) {
+      (writes(k) && fake_place_of(k->recv, k->bytes) != FAKE_DEVICE)) {
     fake_say("%s: not memory of the device", name);
     free(k);
     return fake_nccl_leave(ncclInvalidArgument);
@@ -350,6 +367,23 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
   struct fake_coll k = {
       .c = comm, .kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root};
   return collective("ncclBroadcast", &k, stream);
+}
+
+/* Of communicators of two ranks, and one at a time: there the other rank makes the other call. */
+static ncclResult_t send_or_recv(const char *name, const struct fake_coll *what, int peer, cudaStream_t stream) {
+  if (what->c->world != 2 || peer != 1 - what->c->rank) fake_die("%s: only between two ranks", name);
+  return collective(name, what, stream);
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  struct fake_coll k = {.c = comm, .kind = SEND_RECV, .send = from, .count = count, .type = type, .root = comm->rank};
+  return send_or_recv("ncclSend", &k, peer, stream);
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  struct fake_coll k = {.c = comm, .kind = SEND_RECV, .recv = to, .count = count, .type = type, .root = peer};
+  return send_or_recv("ncclRecv", &k, peer, stream);
 }
 
 ncclResult_t ncclGroupStart(void) {

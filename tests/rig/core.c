@@ -405,6 +405,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->addrs = n->addrs;
   h->store_port = n->store_port;
   h->wants_ids = n->wants_ids;
+  h->gpus = n->gpus;
   h->wants_events = n->wants_events;
   h->command = n->command;
   h->ids = n->ids;

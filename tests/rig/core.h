@@ -24,6 +24,7 @@ struct node {
   int64_t key_uid; /* its user, as the driver knows; -1: it does not */
   const char *role, *addrs, *expected_hosts, *command, *features;
   bool wants_ids, wants_events;
+  int64_t gpus;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */

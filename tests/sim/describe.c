@@ -118,12 +118,17 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     buf_printf(out, "HEARTBEAT_ACK%s%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "",
                m->flags & FRAME_FLAG_RECOVERING ? " recovering" : "");
     break;
-  case MSG_PAIR: buf_printf(out, "PAIR %" PRId64 "%s", m->pair_msg.serial, m->pair_msg.port ? ": connect" : ""); break;
+  case MSG_PAIR:
+    buf_printf(out, "PAIR %" PRId64 "%s%s", m->pair_msg.serial, m->pair_msg.gpus ? " over NCCL" : "",
+               m->pair_msg.port || m->pair_msg.ids[0] ? ": connect" : "");
+    break;
   case MSG_PAIRED:
     buf_printf(out, "PAIRED %" PRId64 ": %s", m->paired.serial,
-               m->paired.port      ? "listens"
-               : m->paired.text[0] ? m->paired.text
-                                   : "measured");
+               m->paired.port || m->paired.ids[0] ? "listens"
+               : m->paired.text[0]                ? m->paired.text
+               : m->paired.bytes                  ? "measured"
+               : m->paired.lacks[0]               ? "has no NCCL"
+                                                  : "is free");
     break;
   default: buf_puts(out, msg_name(m->type)); break;
   }

@@ -145,12 +145,19 @@ struct sim_link {
   bool rejects;     /* cut, and somebody on the way answers in the other end's name */
 };
 
-enum sim_pairs { SIM_PAIRS_WELL, SIM_PAIRS_BAD, SIM_PAIRS_SILENT };
+enum sim_pairs {
+  SIM_PAIRS_WELL,
+  SIM_PAIRS_BAD,
+  SIM_PAIRS_SILENT,
+  SIM_PAIRS_BAD_FABRIC, /* over NCCL alone */
+  SIM_PAIRS_NO_NCCL,    /* it has GPUs and no library */
+};
 
 struct sim_node {
   int index;            /* n1 has 0 */
   enum sim_pairs pairs; /* how its exchanges of data with other nodes go */
-  int behind;           /* of which switch; between two of them nothing passes */
+  int64_t gpus;
+  int behind; /* of which switch; between two of them nothing passes */
   char host[16], addr[32];
   uint32_t workers;
   int64_t uid; /* of its user */

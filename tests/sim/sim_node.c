@@ -103,6 +103,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .pid = s->next_pid++,
                                            .uid = n->uid,
                                            .workers = n->workers,
+                                           .gpus = n->gpus,
                                            .want_rank = n->want_rank,
                                            .order_key = n->order_key,
                                            .expected_nodes = n->expected_nodes,

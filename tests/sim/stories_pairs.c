@@ -35,6 +35,30 @@ static void bad_host(struct sim *s) {
   s->nodes[1].pairs = SIM_PAIRS_BAD;
 }
 
+static void give_gpus(struct sim *s) {
+  for (int i = 0; i < 4; i++) s->nodes[i].gpus = 8;
+}
+
+/* Its InfiniBand is bad, and TCP sees nothing. */
+static void bad_fabric(struct sim *s) {
+  give_gpus(s);
+  lose_and_return(s, 4);
+  s->nodes[1].pairs = SIM_PAIRS_BAD_FABRIC;
+}
+
+/* n3 is asked to listen and to connect, and can neither over NCCL. */
+static void no_nccl(struct sim *s) {
+  give_gpus(s);
+  s->nodes[2].pairs = SIM_PAIRS_NO_NCCL;
+  lose_and_return(s, 4);
+}
+
+static void silent_gpus(struct sim *s) {
+  give_gpus(s);
+  lose_and_return(s, 4);
+  s->nodes[2].pairs = SIM_PAIRS_SILENT;
+}
+
 static void all_well(struct sim *s) {
   lose_and_return(s, 4);
 }
@@ -79,6 +103,9 @@ const struct story stories_pairs[] = {
     {"pairs-bad-host", all_four, bad_host},
     {"pairs-bad-spare", three_of_four,
      bad_host}, /* the others go on without it; it is checked when the job grows again */
+    {"pairs-nccl-bad-fabric", all_four, bad_fabric},
+    {"pairs-nccl-missing", all_four, no_nccl},
+    {"pairs-nccl-silent", all_four, silent_gpus},
     {"pairs-all-well", all_four, all_well},
     {"pairs-silent", all_four, silent},
     {"pairs-cable", six, cable},

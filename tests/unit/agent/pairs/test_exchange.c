@@ -40,6 +40,7 @@ static struct exchange_times play(const struct wire *w, uint64_t limit_us, uint6
       if (n > (int64_t)w->piece) n = (int64_t)w->piece;
       now_us += (uint64_t)((double)n / speed);
       if (now_us > 1000 + limit_us) return exchange_end(&b, now_us);
+      assert_true(n <= exchange_wants(to)); /* never more comes than an end waits for */
       if (exchange_take(to, data, (size_t)n, now_us, &answer, &e) < 0) fail_msg("%s", e.text);
       at += n;
     }

@@ -16,7 +16,7 @@ struct side {
   struct pairs *pairs;
   int n; /* answers */
   int64_t port, bytes;
-  char secret[PAIR_SECRET_HEX + 1], text[REASON_MAX + 1];
+  char secret[PAIR_SECRET_HEX + 1], text[REASON_MAX + 1], lacks[REASON_MAX + 1];
   struct paired last;
 };
 
@@ -30,6 +30,7 @@ static void on_send(void *ctx, const struct msg *m) {
   s->last = m->paired;
   if (m->paired.port) snprintf(s->secret, sizeof s->secret, "%s", m->paired.secret);
   if (m->paired.port) s->port = m->paired.port;
+  snprintf(s->lacks, sizeof s->lacks, "%s", m->paired.lacks);
   snprintf(s->text, sizeof s->text, "%s", m->paired.text);
 }
 
@@ -79,6 +80,36 @@ UNIT_TEST(test_two_agents) {
   assert_string_equal(b.text, "");
   assert_true(b.last.bytes > 0 && b.last.out_us > 0 && b.last.in_us > 0 && b.last.rtt_us > 0);
   assert_int_equal(a.n, 1); /* the one that listens has nothing more to say */
+  close_all(&a, &b);
+}
+
+/* Asked for an exchange over NCCL, the one that listens opens a port, and the one that connects says no. */
+UNIT_TEST(test_no_gpu) {
+  struct side a, b;
+  char ids[2 * NCCL_ID_SIZE + 1];
+  struct pair_msg over_nccl = {.serial = SERIAL,
+                               .addr = "127.0.0.1",
+                               .secret = "",
+                               .ids = "",
+                               .bytes = 1 << 20,
+                               .limit_ms = LIMIT_MS,
+                               .gpus = 1};
+  assert_int_equal(uv_loop_init(&loop), 0);
+  open_side(&a);
+  open_side(&b);
+  pairs_ask(a.pairs, &over_nccl);
+  assert_int_equal(a.n, 1);
+  assert_string_equal(a.lacks, "no GPU");
+  memset(ids, 'a', sizeof ids - 1);
+  ids[sizeof ids - 1] = '\0';
+  over_nccl.ids = ids;
+  pairs_ask(b.pairs, &over_nccl);
+  assert_int_equal(b.n, 1);
+  assert_string_equal(b.lacks, "no GPU");
+  assert_int_equal(b.last.port, 0);
+  ask(&b, a.port, a.secret);
+  await(&b, 2);
+  assert_true(b.last.bytes > 0);
   close_all(&a, &b);
 }
 

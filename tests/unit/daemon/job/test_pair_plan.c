@@ -151,13 +151,45 @@ UNIT_TEST(test_a_cable_between_two_switches_is_not_blamed_on_a_host) {
 UNIT_TEST(test_one_bad_cable_is_a_link) {
   struct net net = {.n = 8, .seed = 1};
   net.cable[1][5] = true; /* these meet in the first round */
-  assert_sentence(&net, true, "the link is bad between n1 and n5 (no connection), and both ends do well with others");
+  assert_sentence(
+      &net, true,
+      "the link is bad between n1 and n5 (no connection), and both ends do well with others; measured over TCP");
 }
 
 UNIT_TEST(test_of_two_hosts_nobody_can_tell) {
   struct net net = {.n = 2, .seed = 1};
   net.bad[1] = true;
-  assert_sentence(&net, true, "the network is bad between n0 and n1 (no connection): either end may be at fault");
+  assert_sentence(
+      &net, true,
+      "the network is bad between n0 and n1 (no connection): either end may be at fault; measured over TCP");
+}
+
+/* n0 has no NCCL, and its pairs are slow beside the others, which are over NCCL: that is no fault. */
+UNIT_TEST(test_transports_are_not_compared) {
+  struct net net = {.n = 6, .seed = 3};
+  struct pair_plan p;
+  SCOPED(buf_finish) struct buf out = BUF_INIT;
+  for (int bad = 0; bad < 2; bad++) {
+    pair_plan_init(&p, net.n, false);
+    p.hosts[0].lacks = xstrdup("libcuda.so.1: no such file");
+    net.bad[4] = bad;
+    net.slow = true;
+    for (size_t first = 0; pair_plan_next(&p); first = p.n)
+      for (size_t i = first; i < p.n; i++) {
+        measure(&net, &p.v[i]);
+        p.v[i].nccl = p.v[i].a != 0;
+        if (!p.v[i].nccl) p.v[i].out_us *= 30, p.v[i].in_us *= 30;
+        p.v[i].gpu = 7;
+      }
+    pair_plan_judge(&p);
+    assert_int_equal(count_faults(&p), bad);
+    assert_int_equal(p.hosts[4].fault, bad);
+    buf_clear(&out);
+    assert_int_equal(pair_plan_sentence(&p, names(), &out), bad);
+    assert_non_null(strstr(buf_text(&out), "; measured over NCCL and TCP: no NCCL on n0 (libcuda.so.1: no such file)"));
+    assert_int_equal(strstr(buf_text(&out), " MB/s on GPU 7), ") != NULL, bad);
+    pair_plan_finish(&p);
+  }
 }
 
 UNIT_TEST(test_the_sentences) {

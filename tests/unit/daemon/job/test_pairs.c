@@ -2,6 +2,7 @@
 /* job: nodes exchange data in pairs before the round that follows a network fault, and when rdzvctl check asks. */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/json.h"
 #include "daemon/core/internal.h"
@@ -12,7 +13,8 @@ static const char secret[] = "00112233445566778899aabbccddeeff001122334455667788
 
 /* What is wrong with the network of the nodes. */
 struct faults {
-  int bad, silent; /* nodes; -1: none */
+  int bad, silent;           /* nodes; -1: none */
+  bool lacks, holds, is_old; /* node 1 has no NCCL; it does not free its GPUs; it is of an older release */
 };
 
 static struct node *node_of(struct node *n, int count, uint64_t conn) {
@@ -24,14 +26,31 @@ static struct node *node_of(struct node *n, int count, uint64_t conn) {
 static void answer(struct rig *r, struct node *n, int count, struct node *me, const struct pair_msg *ask,
                    struct faults f) {
   struct msg m;
+  bool nccl = ask->gpus > 0 && !(f.is_old && me == &n[1]);
+  char ids[2 * NCCL_ID_SIZE + 1];
   if (me - n == f.silent) return;
   msg_init(&m, MSG_PAIRED);
   m.paired.serial = ask->serial;
-  if (ask->port) {
-    int other = (int)ask->port - 5000;
+  if (nccl && f.lacks && me == &n[1]) {
+    m.paired.lacks = "libcuda.so.1: no such file";
+    nccl = false;
+    if (ask->ids[0]) {
+      node_say(r, me, &m);
+      return;
+    }
+  }
+  if (nccl && !ask->ids[0]) {
+    snprintf(ids, sizeof ids, "%0*x", (int)sizeof ids - 1, (unsigned)(me - n));
+    m.paired.ids = ids;
+    node_say(r, me, &m);
+    m.paired.ids = "";
+    if (f.holds && me == &n[1]) return;
+  } else if (nccl || ask->port) {
+    int other = nccl ? (int)strtol(ask->ids + sizeof ids - 9, NULL, 16) : (int)ask->port - 5000;
     assert_true(other >= 0 && other < count && &n[other] != me);
-    assert_string_equal(ask->secret, secret);
+    assert_string_equal(ask->secret, nccl ? "" : secret);
     assert_string_equal(ask->addr, n[other].peer_addr);
+    assert_int_equal(ask->gpus, nccl ? 4 : 0);
     bool bad = me - n == f.bad || other == f.bad;
     if (bad) m.paired.text = "no connection in 3.0 s";
     if (!bad) m.paired.bytes = 16 << 20, m.paired.out_us = m.paired.in_us = 8000, m.paired.rtt_us = 90;
@@ -49,7 +68,7 @@ static int exchange(struct rig *r, struct node *n, int count, struct faults f) {
     if (r->sent[i].msg.type != MSG_PAIR) continue;
     struct node *me = node_of(n, count, r->sent[i].conn);
     struct pair_msg ask = r->sent[i].msg.pair_msg; /* what it points to stays; the array may move */
-    asked += ask.port == 0;
+    asked += ask.port == 0 && !ask.ids[0];
     if (me) answer(r, n, count, me, &ask, f);
   }
   return asked;
@@ -232,6 +251,74 @@ RIG_TEST(test_answers_that_nobody_asked_for) {
   assert_null(strstr(notice(r, &n[0]), "no connection"));
 }
 
+/* Over NCCL. ------------------------------------------------------------------------------------------------------- */
+
+static void open_with_gpus(struct rig *r, struct node *n, int count) {
+  rig_open_for(r, 3, count);
+  r->settings.pair_check = PAIR_CHECK_AUTO;
+  for (int i = 0; i < count; i++) {
+    node_init(r, &n[i], i);
+    n[i].gpus = i ? 4 : 8;
+    node_join(r, &n[i]);
+  }
+  nodes_started(r, n, (size_t)count);
+}
+
+RIG_TEST(test_a_bad_host_is_named_over_nccl) {
+  open_with_gpus(r, n, 4);
+  lose_contact(r, n, 4, 0);
+  exchange(r, n, 4, (struct faults){.bad = 2, .silent = -1});
+  assert_non_null(strstr(notice(r, &n[0]), "host n2 has a network fault"));
+  assert_non_null(strstr(notice(r, &n[0]), "; measured over NCCL; the job goes on without n2"));
+}
+
+/* It is asked to listen, or to connect: others go on over NCCL. */
+RIG_TEST(test_a_host_without_nccl) {
+  for (int old = 0; old < 2; old++) {
+    open_with_gpus(r, n, 4);
+    lose_contact(r, n, 4, 3);
+    exchange(r, n, 4, (struct faults){.bad = 2, .silent = -1, .lacks = !old, .is_old = old});
+    assert_non_null(strstr(notice(r, &n[0]), "host n2 has a network fault"));
+    assert_non_null(strstr(notice(r, &n[0]), old ? "; measured over NCCL and TCP"
+                                                 : "NCCL and TCP: no NCCL on n1 (libcuda.so.1: no such file)"));
+    assert_string_equal(rig_state(r, "job"), "starting");
+    rig_close(r);
+  }
+}
+
+/* The next round waits until it is over for both ends, and not for ever. */
+RIG_TEST(test_the_gpus_are_free_before_the_round) {
+  open_with_gpus(r, n, 4);
+  lose_contact(r, n, 4, 0);
+  uint64_t begun_ms = r->now_ms;
+  exchange(r, n, 4, (struct faults){.bad = -1, .silent = -1, .holds = true});
+  assert_string_equal(rig_state(r, "job"), "forming");
+  while (!strcmp(rig_state(r, "job"), "forming")) {
+    rig_forget(r);
+    nodes_heartbeat(r, n, 4);
+    rig_run(r, 1000);
+    exchange(r, n, 4, (struct faults){.bad = -1, .silent = -1, .holds = true});
+    assert_true(r->now_ms < begun_ms + 30000);
+  }
+  assert_string_equal(notice(r, &n[0]), "");
+}
+
+RIG_TEST(test_silence_over_nccl) {
+  open_with_gpus(r, n, 4);
+  lose_contact(r, n, 4, 0);
+  uint64_t begun_ms = r->now_ms;
+  while (!strcmp(rig_state(r, "job"), "forming")) {
+    exchange(r, n, 4, (struct faults){.bad = -1, .silent = 3});
+    rig_forget(r);
+    nodes_heartbeat(r, n, 4);
+    rig_run(r, 1000);
+    assert_true(r->now_ms < begun_ms + 30000);
+  }
+  rig_control(r, "status", "job", false);
+  assert_said(r, "host n3 has a network fault");
+  assert_said(r, "n3 did not answer in 11 s");
+}
+
 /* rdzvctl check. --------------------------------------------------------------------------------------------------- */
 
 static int check(struct rig *r, int64_t from, int64_t uid) {
@@ -287,6 +374,34 @@ RIG_TEST(test_nodes_of_an_older_release_take_no_part) {
   node_drop(r, &n[1]);
   assert_int_equal(check(r, 0, 0), 1);
   assert_said(r, "fewer than two nodes of job job are connected and of a release that checks pairs");
+}
+
+/* Beside a round GPUs are in use. Between rounds a survey takes them, until the round can begin. */
+RIG_TEST(test_a_survey_with_gpus) {
+  open_with_gpus(r, n, 4);
+  rig_forget(r);
+  assert_int_equal(check(r, 0, 0), 0);
+  int64_t serial = reply(r)->next;
+  exchange(r, n, 4, none);
+  assert_int_equal(check(r, serial, 0), 0);
+  assert_said(r, "measured over TCP: no NCCL on n0 (workers run on its GPUs)");
+  rig_close(r);
+  rig_open_for(r, 4, 4);
+  for (int i = 0; i < 4; i++) {
+    node_init(r, &n[i], i);
+    n[i].gpus = 4;
+    if (i < 3) node_join(r, &n[i]);
+  }
+  rig_forget(r);
+  assert_int_equal(check(r, 0, 0), 0);
+  serial = reply(r)->next;
+  node_join(r, &n[3]);
+  assert_string_equal(rig_state(r, "job"), "forming");
+  assert_int_equal(exchange(r, n, 4, none), 1);
+  assert_string_equal(rig_state(r, "job"), "starting");
+  assert_int_equal(check(r, serial, 0), 0);
+  assert_said(r, "measured over NCCL");
+  assert_said(r, "\"complete\":false");
 }
 
 RIG_TEST(test_a_survey_needs_two_nodes_and_a_live_job) {
