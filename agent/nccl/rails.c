@@ -28,11 +28,13 @@ enum {
   NCCL_IN_PROGRESS = 7,
   NCCL_UINT8 = 1,
   BLOCK = 65536,
-  EXIT_MS = 500,     /* from the end of all that is measured to the limit, when the agent kills */
-  LATE_MS = 100,     /* then a thread that still has not ended hangs */
-  BYE_MS = 500,      /* for the other end's answer to BYE */
-  LINGER_MS = 100,   /* from the last message to the exit, which may cut it */
-  LOOK_EVERY = 1024, /* looks at a stream between two at the communicator */
+  EXIT_MS = 500,   /* from the end of all that is measured to the limit, when the agent kills */
+  LATE_MS = 100,   /* then a thread that still has not ended hangs */
+  BYE_MS = 500,    /* for the other end's answer to BYE */
+  LINGER_MS = 100, /* from the last message to the exit, which may cut it */
+  SPINS = 1000,    /* looks at a stream until there is a pause between two */
+  SLEEP_US = 50,
+  LOOK_EVERY = 256, /* looks at a stream between two at the communicator */
   HEAD = EXCHANGE_SECRET / 2,
 };
 static const char bye = 'e'; /* instead of a question: all is measured */
@@ -161,7 +163,7 @@ static int await(struct rail *r, uint64_t end_ms) {
       if (nccl_failed(r, rc ? rc : state, "NCCL")) return r->e.code;
       if (monotonic_ms() >= end_ms) return err_set(&r->e, -ETIMEDOUT, "nothing comes over NCCL");
     }
-    sched_yield();
+    i < SPINS ? (void)sched_yield() : (void)usleep(SLEEP_US);
   }
 }
 

@@ -39,40 +39,55 @@ static size_t count_meetings(const struct pair_plan *p, size_t x, size_t y) {
   return n;
 }
 
-static bool is_suspect(const struct pair_host *h) {
-  return !h->gone && !h->good && h->blamed >= 2;
+bool pair_can_use_nccl(const struct pair_plan *p, size_t x, size_t y) {
+  return p->nccl && !p->hosts[x].lacks && !p->hosts[y].lacks;
+}
+
+static bool is_suspect(const struct pair_host *h, bool nccl) {
+  return !h->gone && !h->good[nccl] && h->blamed[nccl] >= 2;
+}
+
+/* Over NCCL, if it can. */
+static bool does_well(const struct pair_plan *p, size_t x) {
+  return p->hosts[x].good[pair_can_use_nccl(p, x, x)];
+}
+
+static bool ends_do_well(const struct pair_plan *p, const struct pair *pair) {
+  return p->hosts[pair->a].good[pair->nccl] && p->hosts[pair->b].good[pair->nccl];
 }
 
 /* Bad, and both ends do well elsewhere. A pair that was good once is not bad. */
 static bool is_unlike_its_ends(const struct pair_plan *p, const struct pair *pair) {
-  if (!pair->bad || !p->hosts[pair->a].good || !p->hosts[pair->b].good) return false;
+  if (!pair->bad || !ends_do_well(p, pair)) return false;
   for (size_t i = 0; i < p->n; i++)
     if (p->v[i].a == pair->a && p->v[i].b == pair->b && p->v[i].state == PAIR_MEASURED && !p->v[i].bad) return false;
   return true;
 }
 
 /* x has met a host of y's group. */
-static bool has_met_group(const struct pair_plan *p, size_t x, size_t y) {
+static bool has_met_group(const struct pair_plan *p, size_t x, size_t y, bool nccl) {
   for (size_t i = 0; i < p->n; i++) {
     const struct pair *one = &p->v[i];
-    if (one->a != x && one->b != x) continue;
-    if (p->hosts[one->a == x ? one->b : one->a].group == p->hosts[y].group) return true;
+    if ((one->a != x && one->b != x) || (nccl && !one->nccl)) continue;
+    if (p->hosts[one->a == x ? one->b : one->a].group[nccl] == p->hosts[y].group[nccl]) return true;
   }
   return false;
 }
 
-static bool has_met_all_groups(const struct pair_plan *p, size_t x) {
+static bool has_met_all_groups(const struct pair_plan *p, size_t x, bool nccl) {
   for (size_t y = 0; y < p->n_hosts; y++)
-    if (y != x && !p->hosts[y].gone && !has_met_group(p, x, y)) return false;
+    if (y != x && !p->hosts[y].gone && !(nccl && p->hosts[y].lacks) && !has_met_group(p, x, y, nccl)) return false;
   return true;
 }
 
 /* How much is learned if x meets y; 0: nothing. */
 static int rank_partner(const struct pair_plan *p, size_t x, size_t y) {
   const struct pair_host *h = &p->hosts[y];
-  if (p->round == 2) return h->good ? 3 : h->blamed ? 1 : 2;
-  if (h->group == p->hosts[x].group && p->n_hosts > 3) return 0;
-  return has_met_group(p, x, y) ? 1 : is_suspect(h) ? 3 : 2;
+  bool nccl = pair_can_use_nccl(p, x, y);
+  if (pair_can_use_nccl(p, x, x) && !nccl) return p->round == 2; /* over TCP, it says nothing of x's fabric */
+  if (p->round == 2) return h->good[nccl] ? 4 : h->blamed[nccl] ? 2 : 3;
+  if (h->group[nccl] == p->hosts[x].group[nccl] && p->n_hosts > 3) return 0;
+  return has_met_group(p, x, y, nccl) ? 1 : is_suspect(h, nccl) ? 3 : 2;
 }
 
 /* The best host for x to meet next, the nearest behind x. SIZE_MAX: there is none. */
@@ -121,8 +136,8 @@ static bool needs_more(const struct pair_plan *p) {
 
 enum turn { MET_NOBODY, DOES_BADLY, DOES_WELL, TURNS };
 
-static enum turn turn_of(const struct pair_host *h) {
-  return !h->met ? MET_NOBODY : h->good ? DOES_WELL : DOES_BADLY;
+static enum turn turn_of(const struct pair_plan *p, size_t x) {
+  return !p->hosts[x].met ? MET_NOBODY : does_well(p, x) ? DOES_WELL : DOES_BADLY;
 }
 
 static void plan_search(struct pair_plan *p) {
@@ -132,7 +147,7 @@ static void plan_search(struct pair_plan *p) {
   for (enum turn turn = 0; turn < TURNS && p->round > 1; turn++) {
     if (turn == DOES_WELL && p->round > 2) retry_links(p);
     for (size_t x = 0; x < p->n_hosts && all; x++) {
-      if (!is_free(p, x) || turn_of(&p->hosts[x]) != turn || p->hosts[x].fault) continue;
+      if (!is_free(p, x) || turn_of(p, x) != turn || p->hosts[x].fault) continue;
       size_t y = find_partner(p, x);
       if (y != SIZE_MAX) add(p, x, y);
     }
@@ -181,35 +196,51 @@ static void find_usual(const struct pair_plan *p, bool nccl, int64_t *bytes_s, i
   free(speeds);
 }
 
-static void join(struct pair_plan *p, uint32_t group, uint32_t other) {
+static void join(struct pair_plan *p, size_t x, size_t y, bool nccl) {
+  uint32_t group = p->hosts[x].group[nccl], other = p->hosts[y].group[nccl];
   for (size_t i = 0; i < p->n_hosts; i++)
-    if (p->hosts[i].group == other) p->hosts[i].group = group;
+    if (p->hosts[i].group[nccl] == other) p->hosts[i].group[nccl] = group;
 }
 
-void pair_plan_judge(struct pair_plan *p) {
-  int64_t bytes_s[2], rtt_us[2];
-  for (int nccl = 0; nccl < 2; nccl++) find_usual(p, nccl, &bytes_s[nccl], &rtt_us[nccl]);
-  for (size_t i = 0; i < p->n_hosts; i++) {
-    p->hosts[i].good = p->hosts[i].blamed = 0;
-    p->hosts[i].group = (uint32_t)i;
-  }
+static void judge_pairs(struct pair_plan *p, bool nccl) {
+  int64_t bytes_s, rtt_us;
+  find_usual(p, nccl, &bytes_s, &rtt_us);
   for (size_t i = 0; i < p->n; i++) {
     struct pair *one = &p->v[i];
-    bool slow = pair_bytes_s(one) < bytes_s[one->nccl] / PAIR_SLOW_FACTOR;
-    bool late = one->rtt_us > rtt_us[one->nccl] * PAIR_LATE_FACTOR && one->rtt_us > PAIR_LATE_MIN_US;
+    if (one->nccl != nccl) continue;
+    bool slow = pair_bytes_s(one) < bytes_s / PAIR_SLOW_FACTOR;
+    bool late = one->rtt_us > rtt_us * PAIR_LATE_FACTOR && one->rtt_us > PAIR_LATE_MIN_US;
     one->bad = one->state == PAIR_FAILED || (one->state == PAIR_MEASURED && (slow || late));
-    if (one->state != PAIR_MEASURED || one->bad) continue;
-    p->hosts[one->a].good++;
-    p->hosts[one->b].good++;
-    if (!p->survey) join(p, p->hosts[one->a].group, p->hosts[one->b].group);
+  }
+}
+
+/* By the pairs over NCCL alone, or by all. */
+static void judge_hosts(struct pair_plan *p, bool nccl) {
+  for (size_t i = 0; i < p->n_hosts; i++) {
+    p->hosts[i].good[nccl] = p->hosts[i].blamed[nccl] = 0;
+    p->hosts[i].group[nccl] = (uint32_t)i;
   }
   for (size_t i = 0; i < p->n; i++) {
     const struct pair *one = &p->v[i];
-    if (one->bad && p->hosts[one->b].good) p->hosts[one->a].blamed++;
-    if (one->bad && p->hosts[one->a].good) p->hosts[one->b].blamed++;
+    if (one->state != PAIR_MEASURED || one->bad || (nccl && !one->nccl)) continue;
+    p->hosts[one->a].good[nccl]++;
+    p->hosts[one->b].good[nccl]++;
+    if (!p->survey) join(p, one->a, one->b, nccl);
+  }
+  for (size_t i = 0; i < p->n; i++) {
+    const struct pair *one = &p->v[i];
+    if (!one->bad || (nccl && !one->nccl)) continue;
+    p->hosts[one->a].blamed[nccl] += p->hosts[one->b].good[nccl] > 0;
+    p->hosts[one->b].blamed[nccl] += p->hosts[one->a].good[nccl] > 0;
   }
   for (size_t i = 0; i < p->n_hosts; i++)
-    p->hosts[i].fault = is_suspect(&p->hosts[i]) && (p->survey || has_met_all_groups(p, i));
+    p->hosts[i].fault |= is_suspect(&p->hosts[i], nccl) && (p->survey || has_met_all_groups(p, i, nccl));
+}
+
+void pair_plan_judge(struct pair_plan *p) {
+  for (size_t i = 0; i < p->n_hosts; i++) p->hosts[i].fault = false;
+  for (int nccl = 0; nccl < 2; nccl++) judge_pairs(p, nccl);
+  for (int nccl = 0; nccl < 2; nccl++) judge_hosts(p, nccl);
 }
 
 bool pair_is_link(const struct pair_plan *p, const struct pair *pair) {
@@ -218,7 +249,7 @@ bool pair_is_link(const struct pair_plan *p, const struct pair *pair) {
 
 bool pair_is_open(const struct pair_plan *p, const struct pair *pair) {
   const struct pair_host *a = &p->hosts[pair->a], *b = &p->hosts[pair->b];
-  return pair->bad && !a->gone && !b->gone && !a->fault && !b->fault && !(a->good && b->good);
+  return pair->bad && !a->gone && !b->gone && !a->fault && !b->fault && !ends_do_well(p, pair);
 }
 
 /* The sentence. ---------------------------------------------------------------------------------------------------- */

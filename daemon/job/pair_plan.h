@@ -13,6 +13,9 @@
  * bad ones with hosts that do well elsewhere: the fault follows the host. That could also be a bad cable between two
  * switches, and the host has met only hosts of the other side. So in a search it must have met a host of each group, where
  * good pairs join hosts to groups. While there are several groups their hosts meet each other.
+ *
+ * The fabric that NCCL uses may be bad while TCP is well. So a host is judged by its pairs over NCCL alone, and by all.
+ *
  * A bad pair of two hosts that both do well elsewhere is a bad link, in a search after a second try. Whatever else is bad
  * stays open: either end may be at fault. */
 
@@ -55,12 +58,14 @@ struct pair_host {
   bool met, used; /* it has met another one; in the round that is being planned */
   /* pair_plan_judge: */
   bool fault;
-  uint32_t good, blamed; /* good pairs; bad ones with hosts that have good ones */
-  uint32_t group;        /* of a search */
+  /* Over TCP, and over NCCL. Whoever does well over NCCL does well in general, but not the reverse. */
+  uint32_t good[2], blamed[2]; /* good pairs; bad ones with hosts that have good ones */
+  uint32_t group[2];           /* of a search */
 };
 
 struct pair_plan {
   bool survey;
+  bool nccl; /* hosts that do not lack it exchange over NCCL */
   struct pair_host *hosts;
   size_t n_hosts;
   struct pair *v;
@@ -72,6 +77,7 @@ void pair_plan_init(struct pair_plan *p, size_t n_hosts, bool survey);
 void pair_plan_finish(struct pair_plan *p);
 /* Adds the pairs of the next round, and returns how many; 0: the plan is done. The last round has no pending pairs. */
 size_t pair_plan_next(struct pair_plan *p);
+bool pair_can_use_nccl(const struct pair_plan *p, size_t x, size_t y);
 void pair_plan_judge(struct pair_plan *p);
 /* After a judgement. */
 bool pair_is_link(const struct pair_plan *p, const struct pair *pair);

@@ -63,7 +63,6 @@ struct job_pairs {
   int64_t serial;                     /* of the plan's first pair; the others follow */
   uint64_t begun_ms, limit_ms, by_ms; /* of this round, from its begin on; by_ms: UINT64_MAX: it is over */
   uint64_t took_ms;
-  bool nccl; /* no worker runs: GPUs may be used */
   bool found, cut_short;
   struct buf sentence; /* when it is over */
 };
@@ -185,18 +184,13 @@ static size_t choose(const struct job *j, bool survey, struct candidate *v) {
 
 /* The exchanges. --------------------------------------------------------------------------------------------------- */
 
-static bool can_use_nccl(const struct job_pairs *p, const struct pair *pair) {
-  return p->nccl && !p->plan.hosts[pair->a].lacks && !p->plan.hosts[pair->b].lacks && p->nodes[pair->a].gpus &&
-         p->nodes[pair->b].gpus;
-}
-
 /* listens: what a has answered; NULL: a is asked. */
 static void send_pair(struct job *j, size_t i, const struct paired *listens, uint64_t now_ms) {
   struct job_pairs *p = j->pairs;
   struct pair *pair = &p->plan.v[i];
   const struct pair_node *a = &p->nodes[pair->a], *b = &p->nodes[pair->b];
   const struct member *m = job_find_agent(j, (listens ? b : a)->agent);
-  bool nccl = pair->nccl = listens ? pair->nccl : can_use_nccl(p, pair);
+  bool nccl = pair->nccl = listens ? pair->nccl : pair_can_use_nccl(&p->plan, pair->a, pair->b);
   int64_t left_ms = (int64_t)(p->by_ms - now_ms) - JOB_PAIR_SLACK_MS, gpus = a->gpus < b->gpus ? a->gpus : b->gpus;
   struct msg msg;
   msg_init(&msg, MSG_PAIR);
@@ -247,7 +241,7 @@ static void end(struct job *j, uint64_t now_ms) {
   p->found = pair_plan_sentence(&p->plan, names, &p->sentence);
   free(names);
   if (!p->plan.survey) conclude(j);
-  if (p->nccl) job_try_seal(j, now_ms);
+  if (j->state == JOB_FORMING) job_try_seal(j, now_ms);
 }
 
 /* Begins the next round of exchanges, or ends. */
@@ -256,8 +250,7 @@ static void go_on(struct job *j, uint64_t now_ms) {
   struct pair_plan *plan = &p->plan;
   p->limit_ms = JOB_PAIR_MS + JOB_PAIR_SLACK_MS;
   for (size_t i = 0, able = 0; i < plan->n_hosts; i++)
-    if (p->nccl && p->nodes[i].gpus && !plan->hosts[i].lacks && ++able > 1)
-      p->limit_ms = JOB_PAIR_NCCL_MS + JOB_PAIR_SLACK_MS;
+    if (pair_can_use_nccl(plan, i, i) && ++able > 1) p->limit_ms = JOB_PAIR_NCCL_MS + JOB_PAIR_SLACK_MS;
   bool late = !plan->survey && now_ms + p->limit_ms > p->begun_ms + JOB_PAIR_ALL_MS;
   p->cut_short = p->cut_short || (plan->survey && now_ms >= p->begun_ms + JOB_SURVEY_MS);
   p->first = plan->n;
@@ -304,7 +297,6 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
   p->nodes = xcalloc(n, sizeof *p->nodes);
   p->serial = ++j->jobs->pair_serial;
   p->begun_ms = now_ms;
-  p->nccl = j->state == JOB_FORMING;
   pair_plan_init(&p->plan, n, survey);
   for (size_t i = 0; i < n; i++) m[i] = v[i].m;
   for (size_t i = 0; i < n; i++) memcpy(p->nodes[i].addr, m[i]->addr, sizeof p->nodes[i].addr);
@@ -319,8 +311,9 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
     any_gpu |= m[i]->gpus > 0;
     p->nodes[i].name = one_host ? xasprintf("%s/%zu", m[i]->host, i) : xstrdup(m[i]->host);
   }
+  p->plan.nccl = any_gpu && j->state == JOB_FORMING; /* no worker runs */
   for (size_t i = 0; i < n; i++)
-    if (any_gpu && (!p->nccl || !p->nodes[i].gpus))
+    if (any_gpu && (!p->plan.nccl || !p->nodes[i].gpus))
       p->plan.hosts[i].lacks = xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "no GPU");
   free(v);
   free(m);
@@ -331,7 +324,7 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
 
 bool job_pairs_hold_seal(struct job *j, uint64_t now_ms) {
   if (is_search(j)) return true;
-  if (is_going_on(j) && j->pairs->nccl) return j->pairs->cut_short = true;
+  if (is_going_on(j) && j->pairs->plan.nccl) return j->pairs->cut_short = true;
   if (!j->suspect.due || (j->suspect.must_return && !find_suspect(j))) return false;
   j->suspect.due = false;
   bool begun = begin(j, false, now_ms);

@@ -172,6 +172,43 @@ def busy(work):
     return f"--exclude-busy named the holder, {count} device{'s' * (count != 1)}; a restart waited for its memory", {"devices": count}
 
 
+# ---- the pair check over NCCL ---------------------------------------------------------------------------------------
+
+
+def ask_pairs(work, meet, env):
+    """rdzvctl check, while two of three nodes are here."""
+    while True:
+        text = work.call([work.program("rdzvctl"), "check", "pairs", "--json", "--endpoint", meet], "check", env, ok=(0, 1, 69, 72))
+        told = json.loads(text)
+        if told["ok"]:
+            return told
+        if work.left() <= 1:
+            raise Fail(f"no check began: {told['text']}")
+        time.sleep(0.2)
+
+
+def pairs(work):
+    """NCCL refuses two ranks on one device unless their NCCL_HOSTID differs."""
+    if work.device == "cpu":
+        raise Skip("this machine has no GPU")
+    before, meet = w.memory_used(), f"127.0.0.1:{w.free_port()}"
+    library = os.environ.get("RDZV_CUDA_LIBRARY") or work.nccl()
+    env = [work.env(XDG_CONFIG_HOME=str(work.file("config")), CUDA_VISIBLE_DEVICES=0, NCCL_HOSTID=f"node-{i}", **w.ONE_DEVICE) for i in range(2)]
+    argv = [work.program("rdzv-agent"), "--nnodes", 3, "--nproc", 1, "--endpoint", meet, "--rdzv-id", "pairs", "--device-timeout", 0, *(["--nccl-library", library] if library else [])]
+    for i in range(2):
+        work.start([*argv, "--", "true"], work.file(f"pairs-{i}.log"), env[i])
+    told = ask_pairs(work, meet, env[0])
+    work.stop_all()
+    (pair,) = told["pairs"]
+    if pair["over"] != "NCCL" or "text" in pair:
+        raise Fail(f"{pair.get('text', '')} {told['sentence']} ({work.file('pairs-0.log')})", told)
+    after = w.memory_used()
+    if before is not None and after > before + 64:
+        raise Fail(f"{after - before:.0f} MiB are still in use behind the check", told)
+    speeds = [pair["bytes"] / pair[way] / 1e3 for way in ("out_us", "in_us")]
+    return f"{pair['bytes']} bytes at {speeds[0]:.3g} and {speeds[1]:.3g} GB/s, {pair['rtt_us']} us there and back, in {told['took_ms'] / 1e3:.1f} s", told
+
+
 # ---- a rank that is stopped -----------------------------------------------------------------------------------------
 
 
@@ -202,4 +239,4 @@ def ras(work):
     return f"rank 1 was named{', and NCCL said: ' + str(evidence) if evidence else '; stand-ins have no RAS'}", {"verdict": told}
 
 
-STEPS = {"smoke": smoke, "torch-nccl": torch_nccl, "devices": devices, "busy": busy, "ras": ras}
+STEPS = {"smoke": smoke, "torch-nccl": torch_nccl, "devices": devices, "busy": busy, "pairs": pairs, "ras": ras}

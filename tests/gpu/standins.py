@@ -54,4 +54,5 @@ def install(args):
         (folder / name).chmod(0o755)
     (folder / "gpus").write_text(GPU)
     args.rehearse, args.cuda_module = True, str(build / "tests/fakegpu/rdzv-cuda-fake.so")
-    os.environ.update(PATH=f"{folder}:{os.environ['PATH']}", RDZV_NVML_LIBRARY=str(build / "tests/rig/fake-nvml.so"), RDZV_FAKE_NVML=str(folder / "gpus"))
+    os.environ.update(PATH=f"{folder}:{os.environ['PATH']}", RDZV_NVML_LIBRARY=str(build / "tests/rig/fake-nvml.so"), RDZV_FAKE_NVML=str(folder / "gpus"),
+                      RDZV_CUDA_LIBRARY=str(build / "tests/fakegpu/fake-nccl-pair.so"))

@@ -20,7 +20,7 @@ TOP = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 STOP_S = 10  # for whom we ask to end
 # Of programs, in a build.
-PLACES = {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzv-nccl": "agent", "rdzv-devices": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit",
+PLACES = {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzv-nccl": "agent", "rdzv-devices": "agent", "rdzvd": "daemon", "rdzvctl": "daemon", "test_compute_seam": "tests/unit",
           "librdzv.so.0": "agent/sdk", "test_coll_nccl": "tests/unit", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}
 ONE_DEVICE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1}  # ranks on one device, each a host of its own to NCCL, meet by sockets
 
@@ -83,7 +83,7 @@ class Work:
 
     def env(self, **more):
         hidden = ("RDZV_", "MASTER_", "TORCHELASTIC", "PET_", "SLURM_")
-        stand_ins = ("RDZV_NVML_LIBRARY", "RDZV_FAKE_NVML")  # of --dry
+        stand_ins = ("RDZV_NVML_LIBRARY", "RDZV_FAKE_NVML", "RDZV_CUDA_LIBRARY")  # of --dry
         env = {k: v for k, v in os.environ.items() if (k in stand_ins or not k.startswith(hidden)) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         # The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels.
         if self.libraries:

@@ -31,7 +31,7 @@ from standins import NSYS, SANITIZER  # noqa: E402
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {**dict.fromkeys(("coll-1", "coll-2", "coll-3", "coll-4", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
+NOT_ON_A_CPU = {**dict.fromkeys(("coll-1", "coll-2", "coll-3", "coll-4", "pairs", "sanitize", "sanitize-seam", "trace"), "this machine has no GPU"),
                 **dict.fromkeys(("devices", "busy"), "nvidia-smi is not installed"), "kill-memory": "nvidia-smi says nothing of a device's memory", **dict.fromkeys(("perf-mlp", "perf-wide"), "rehearsed by perf-autoencoder")}
 
 

@@ -164,32 +164,41 @@ UNIT_TEST(test_of_two_hosts_nobody_can_tell) {
       "the network is bad between n0 and n1 (no connection): either end may be at fault; measured over TCP");
 }
 
-/* n0 has no NCCL, and its pairs are slow beside the others, which are over NCCL: that is no fault. */
-UNIT_TEST(test_transports_are_not_compared) {
-  struct net net = {.n = 6, .seed = 3};
+/* Host 0 has no NCCL, and its pairs are over TCP, which is much slower, or much faster. Of the others host `bad` has a bad
+ * fabric, and its TCP is well. That host is named, and no other. */
+static void play_nccl(size_t n, size_t bad, double tcp, bool survey) {
+  struct net net = {.n = n, .seed = n * 100 + bad, .slow = bad % 2};
   struct pair_plan p;
   SCOPED(buf_finish) struct buf out = BUF_INIT;
-  for (int bad = 0; bad < 2; bad++) {
-    pair_plan_init(&p, net.n, false);
-    p.hosts[0].lacks = xstrdup("libcuda.so.1: no such file");
-    net.bad[4] = bad;
-    net.slow = true;
-    for (size_t first = 0; pair_plan_next(&p); first = p.n)
-      for (size_t i = first; i < p.n; i++) {
-        measure(&net, &p.v[i]);
-        p.v[i].nccl = p.v[i].a != 0;
-        if (!p.v[i].nccl) p.v[i].out_us *= 30, p.v[i].in_us *= 30;
-        p.v[i].gpu = 7;
+  pair_plan_init(&p, n, survey);
+  p.nccl = true;
+  p.hosts[0].lacks = xstrdup("libcuda.so.1: no such file");
+  for (size_t first = 0; pair_plan_next(&p); first = p.n)
+    for (size_t i = first; i < p.n; i++) {
+      struct pair *one = &p.v[i];
+      one->nccl = pair_can_use_nccl(&p, one->a, one->b);
+      net.bad[bad] = one->nccl && bad;
+      measure(&net, one);
+      one->gpu = 7;
+      if (!one->nccl)
+        one->out_us = (int64_t)((double)one->out_us * tcp), one->in_us = (int64_t)((double)one->in_us * tcp);
+    }
+  pair_plan_judge(&p);
+  for (size_t i = 0; i < n; i++)
+    if (p.hosts[i].fault != (bad && i == bad)) fail_msg("%zu hosts, bad %zu, host %zu", n, bad, i);
+  assert_int_equal(pair_plan_sentence(&p, names(), &out), bad > 0);
+  assert_non_null(strstr(buf_text(&out), "; measured over NCCL and TCP: no NCCL on n0 (libcuda.so.1: no such file)"));
+  assert_int_equal(strstr(buf_text(&out), " on GPU 7)") != NULL, bad % 2);
+  pair_plan_finish(&p);
+}
+
+UNIT_TEST(test_transports_are_not_compared) {
+  for (size_t n = 5; n <= 24; n++)
+    for (size_t bad = 0; bad < n; bad++)
+      for (int survey = 0; survey < 2; survey++) {
+        play_nccl(n, bad, 30, survey);
+        play_nccl(n, bad, 0.03, survey);
       }
-    pair_plan_judge(&p);
-    assert_int_equal(count_faults(&p), bad);
-    assert_int_equal(p.hosts[4].fault, bad);
-    buf_clear(&out);
-    assert_int_equal(pair_plan_sentence(&p, names(), &out), bad);
-    assert_non_null(strstr(buf_text(&out), "; measured over NCCL and TCP: no NCCL on n0 (libcuda.so.1: no such file)"));
-    assert_int_equal(strstr(buf_text(&out), " MB/s on GPU 7), ") != NULL, bad);
-    pair_plan_finish(&p);
-  }
 }
 
 UNIT_TEST(test_the_sentences) {
