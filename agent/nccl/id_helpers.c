@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs rdzv-nccl and reads its answer.
  *
- *   start -> a helper with input -> its record on stdout -> SUP_MINTED -> stop
+ *   start -> a helper with input -> its line on stdout -> SUP_MINTED -> stop
  *                               |                          or its death -> SUP_MINT_FAILED
  *                               '-> lines on stderr: NCCL's, to our log
  *
@@ -10,14 +10,16 @@
 #include "agent/nccl/id_helpers.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "agent/nccl/record.h"
+#include <string.h>
 #include "common/system/helper.h"
 #include "common/system/log.h"
 #include "common/mem.h"
 
-enum { LINE_MAX_BYTES = 1000 };
+enum { LINE_MAX_BYTES = 1000, ANSWER_MAX_BYTES = NCCL_IDS_MAX * 2 * NCCL_ID_SIZE + ERR_TEXT_MAX };
 
 /* One rdzv-nccl. */
 struct minting {
@@ -46,23 +48,42 @@ static void fail_minting(struct minting *m, const struct err *why, bool lasting)
   of->on_event(of->ctx, &ev);
 }
 
-static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
-  struct buf text = BUF_INIT;
-  buf_put_escaped(&text, line, len, len);
-  log_info("rdzv-nccl: %s", buf_text(&text));
-  buf_finish(&text);
+static void take_ids(struct minting *m, const char *hex, int64_t version) {
+  size_t want = (size_t)m->count * NCCL_ID_SIZE, n = 0;
+  unsigned char *ids = xcalloc(want, 1);
+  struct supervisor_event ev = {
+      .kind = SUP_MINTED, .round = m->round, .minted = {.helper = m->number, .version = version, .ids = ids}};
+  struct err e = ERR_INIT;
+  m->answered = sodium_hex2bin(ids, want, hex, strlen(hex), NULL, &n, NULL) == 0 && n == want;
+  if (m->answered)
+    m->of->on_event(m->of->ctx, &ev);
+  else
+    fail_minting(m, (err_set(&e, -EPROTO, "rdzv-nccl sent an invalid answer"), &e), false);
+  free(ids);
 }
 
-static void on_record(void *ctx, enum helper_stream from) {
+static void on_line(void *ctx, enum helper_stream from, const char *line, size_t len) {
   struct minting *m = ctx;
-  const struct buf *record = helper_text(m->helper, HELPER_OUT);
+  struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
-  struct supervisor_event ev = {.kind = SUP_MINTED, .round = m->round, .minted = {.helper = m->number}};
-  if (m->answered) return;
-  int rc = nccl_record_parse(record->data, record->len, m->count, &ev.minted.version, &ev.minted.ids, &e);
-  if (rc < 0) return fail_minting(m, &e, rc == -ENOENT);
-  m->answered = rc > 0;
-  if (rc > 0) m->of->on_event(m->of->ctx, &ev);
+  int64_t version = 0;
+  int at = 0;
+  if (from == HELPER_ERR)
+    buf_put_escaped(&text, line, len, len);
+  else
+    buf_append(&text, line, len);
+  const char *s = buf_text(&text);
+  bool lacks = strncmp(s, "lacks ", 6) == 0, failed = strncmp(s, "failed ", 7) == 0;
+  if (from == HELPER_ERR) {
+    log_info("rdzv-nccl: %s", s);
+  } else if (!m->answered && (lacks || failed)) {
+    err_set(&e, -EIO, "%.*s", REASON_MAX, s + (lacks ? 6 : 7));
+    fail_minting(m, &e, lacks);
+  } else if (!m->answered) {
+    sscanf(s, "ids %" SCNd64 " %n", &version, &at);
+    take_ids(m, at ? s + at : "", version);
+  }
+  buf_finish(&text);
 }
 
 static void on_helper_end(void *ctx, const struct helper_end *end) {
@@ -85,9 +106,8 @@ void id_helpers_start(struct id_helpers *m, uint32_t round, uint32_t number, uin
       .env = env,
       .joined = true, /* the leader of a session with this environment looks like a worker */
       .input = true,
-      .output = {{.text_max = NCCL_RECORD_MAX + 1}, {.line_max = LINE_MAX_BYTES}},
+      .output = {{.line_max = ANSWER_MAX_BYTES}, {.line_max = LINE_MAX_BYTES}},
       .on_line = on_line,
-      .on_text = on_record,
       .on_end = on_helper_end,
       .ctx = mint,
   };

@@ -12,7 +12,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/buf.h"
 #include "common/system/command.h"
+#include "common/system/file.h"
 
 /* Where pip installed it, from Python itself: no rule about folders holds for virtual environments, conda and pyenv
  * alike. It imports no torch. The child dies with us. */
@@ -85,4 +87,15 @@ int nccl_load(const struct symbol *v, size_t n, struct err *e) {
   void *library = open_library(&file, why);
   if (!library) return err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why);
   return library_find(library, file, "NCCL", v, n, e);
+}
+
+int nccl_say(int out, const char *word, const char *text) {
+  struct buf line = BUF_INIT;
+  buf_printf(&line, "%s %s", word, text);
+  for (size_t i = 0; i < line.len; i++)
+    if ((unsigned char)line.data[i] < 0x20) line.data[i] = ' '; /* NCCL's texts have lines */
+  buf_putc(&line, '\n');
+  int rc = file_write_all(out, line.data, line.len);
+  buf_finish(&line);
+  return rc;
 }

@@ -28,4 +28,7 @@ int library_find(void *library, const char *file, const char *what, const struct
  * functions and ids. -ENOENT and a sentence: there is none, or it lacks a function. It stays loaded. */
 int nccl_load(const struct symbol *v, size_t n, struct err *e);
 
+/* A line for the agent, on a descriptor that NCCL does not know. 0, or a negative code. */
+int nccl_say(int out, const char *word, const char *text);
+
 #endif

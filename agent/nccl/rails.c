@@ -17,11 +17,8 @@
 #include <unistd.h>
 #include "agent/nccl/library.h"
 #include "agent/pairs/exchange.h"
-#include "common/buf.h"
 #include "common/exit_codes.h"
-#include "common/mem.h"
 #include "common/system/clock.h"
-#include "common/system/file.h"
 
 enum {
   CUDA_NOT_READY = 600,
@@ -221,16 +218,6 @@ static void *measure(void *arg) {
 
 /* All. ------------------------------------------------------------------------------------------------------------- */
 
-static void say(const struct rails_options *o, const char *word, const char *text) {
-  struct buf line = BUF_INIT;
-  buf_printf(&line, "%s %s", word, text);
-  for (size_t i = 0; i < line.len; i++)
-    if ((unsigned char)line.data[i] < 0x20) line.data[i] = ' '; /* NCCL's texts have lines */
-  buf_putc(&line, '\n');
-  file_write_all(o->out, line.data, line.len);
-  buf_finish(&line);
-}
-
 /* Until the limit. A thread that hangs is left behind. */
 static bool run_threads(struct rail *v, int n, void *(*run)(void *arg), uint64_t end_ms) {
   bool all = false;
@@ -259,7 +246,7 @@ static int report(const struct rails_options *o, const struct rail *v, int n, bo
     if (o->listens && (hangs || v[i].e.code == -ETIMEDOUT)) continue; /* for the other end to say */
     if (hangs || v[i].e.code) {
       snprintf(text, sizeof text, "GPU %d: %s", i, hangs ? "NCCL does not return" : v[i].e.text);
-      say(o, "failed", text);
+      nccl_say(o->out, "failed", text);
       return EXIT_CODE_NCCL;
     }
     if (is_slower(&v[i].times, &slowest->times)) slowest = &v[i];
@@ -267,7 +254,7 @@ static int report(const struct rails_options *o, const struct rail *v, int n, bo
   const struct exchange_times *t = &slowest->times;
   snprintf(text, sizeof text, "%d %lld %lld %lld %lld", slowest->gpu, (long long)t->bytes, (long long)t->out_us,
            (long long)t->in_us, (long long)t->rtt_us);
-  if (!o->listens) say(o, "times", text);
+  if (!o->listens) nccl_say(o->out, "times", text);
   usleep(LINGER_MS * 1000);
   return EXIT_CODE_OK;
 }
@@ -281,7 +268,7 @@ static int share_ids(const struct rails_options *o, struct unique_id *ids, int n
       int rc = nccl.id(&ids[i]);
       if (rc) return err_set(e, -EIO, "ncclGetUniqueId: %s", nccl.error(rc));
     }
-    say(o, "ids", sodium_bin2hex(hex, sizeof hex, (unsigned char *)ids, (size_t)n * sizeof *ids));
+    nccl_say(o->out, "ids", sodium_bin2hex(hex, sizeof hex, (unsigned char *)ids, (size_t)n * sizeof *ids));
     return n;
   }
   if (!fgets(hex, sizeof hex, stdin) ||
@@ -313,7 +300,7 @@ int rails_run(const struct rails_options *o) {
     if (v[i].e.code) used = (e = v[i].e).code;
   if (used > 0) used = share_ids(o, ids, used, &e);
   if (used < 0) {
-    say(o, "lacks", e.text);
+    nccl_say(o->out, "lacks", e.text);
     return EXIT_CODE_NCCL;
   }
   for (int i = 0; i < used; i++) v[i].id = ids[i];

@@ -10,8 +10,8 @@
  *
  * It runs in a worker's environment, which decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...).
  *
- * The answer goes to stdout in the form of agent/nccl/record.h. NCCL prints to stdout too if NCCL_DEBUG asks for it,
- * so NCCL's stdout is our stderr, which the agent logs.
+ * The answer is a line on stdout: "ids VERSION HEX"; "lacks REASON", if another try here would fail too; else "failed REASON".
+ * NCCL prints to stdout too if NCCL_DEBUG asks for it, so NCCL's stdout is our stderr, which the agent logs.
  *
  * It dies with its agent, by the parent-death signal and by the end of its stdin. It ignores signals from a terminal.
  */
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +28,7 @@
 #include <unistd.h>
 #include "agent/nccl/library.h"
 #include "agent/nccl/rails.h"
-#include "agent/nccl/record.h"
-#include "common/system/file.h"
+#include "common/buf.h"
 #include "common/exit_codes.h"
 
 static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
@@ -55,7 +55,7 @@ static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct 
 static const char help[] =
     "usage: rdzv-nccl COUNT\n"
     "       rdzv-nccl pair listen|connect FIRST GPUS BYTES LIMIT_MS [LIBRARY]\n\n"
-    "Creates COUNT ncclUniqueIds, prints them in binary, and serves them until its stdin is closed.\n"
+    "Creates COUNT ncclUniqueIds, prints them, and serves them until its stdin is closed.\n"
     "pair measures the network between two nodes over NCCL, on GPUS GPUs from CUDA's device FIRST on.\n"
     "rdzv-agent runs it (--nccl-ids, --pair-check); there is nothing to do with it by hand.\n"
     "RDZV_NCCL_LIBRARY names another libnccl.so.2 or librccl.so.1 (rdzv-agent --nccl-library).\n";
@@ -100,15 +100,22 @@ int main(int argc, char **argv) {
     _exit(rails_run(&rails)); /* NCCL's threads still run: nothing is torn down */
   }
   static struct unique_id ids[NCCL_IDS_MAX];
-  struct buf record = BUF_INIT;
+  static char hex[2 * sizeof ids + 1];
+  struct buf text = BUF_INIT;
   struct err e = ERR_INIT;
   int version = 0;
   if (mint_ids(ids, (uint32_t)count, &version, &e))
-    nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
+    buf_puts(&text, e.text);
   else
-    nccl_record_put(&record, version, ids, (uint32_t)count);
-  bool minted = file_write_all(out, record.data, record.len) == 0 && !e.code;
-  buf_finish(&record);
+    buf_printf(&text, "%d %s", version,
+               sodium_bin2hex(hex, sizeof hex, (unsigned char *)ids, (size_t)count * sizeof *ids));
+  bool minted = nccl_say(out,
+                         !e.code             ? "ids"
+                         : e.code == -ENOENT ? "lacks"
+                                             : "failed",
+                         buf_text(&text)) == 0 &&
+                !e.code;
+  buf_finish(&text);
   close(out);
   if (minted) {
     char byte;
