@@ -134,41 +134,17 @@ bool check_put_table(struct buf *out, const char *json, size_t len) {
 
 /* The heat map. ---------------------------------------------------------------------------------------------------- */
 
-enum { SLOWEST = 8 /* times slower than the best, and more: the darkest */, SMALL_FROM = 40, TINY_FROM = 160 };
+enum { SLOWEST = 8 /* times slower than the best, and more: the darkest */, CELL = 14 };
 
-static void put_xml_n(struct buf *out, const char *s, size_t n) {
-  for (; n > 0 && *s; s++, n--) {
+static void put_xml(struct buf *out, const char *s) {
+  for (; *s; s++) {
     if (*s == '<')
       buf_puts(out, "&lt;");
     else if (*s == '&')
       buf_puts(out, "&amp;");
-    else if (*s == '"')
-      buf_puts(out, "&quot;");
     else
       buf_putc(out, (unsigned char)*s < 0x20 ? ' ' : *s);
   }
-}
-
-static void put_xml(struct buf *out, const char *s) {
-  put_xml_n(out, s, strlen(s));
-}
-
-/* The sentence in lines of so many characters at most, broken at blanks. Returns how many lines. */
-static size_t put_sentence(struct buf *out, const char *s, size_t width) {
-  size_t lines = 0;
-  while (*s) {
-    size_t n = strlen(s);
-    if (n > width) {
-      n = width;
-      while (n > 0 && s[n] != ' ') n--;
-      if (!n) n = strcspn(s, " ");
-    }
-    buf_printf(out, "<text x=\"12\" y=\"%zu\">", 42 + 15 * lines++);
-    put_xml_n(out, s, n);
-    buf_puts(out, "</text>\n");
-    s += n + (s[n] == ' ');
-  }
-  return lines;
 }
 
 /* From a light yellow over orange to a dark red, by the logarithm. */
@@ -182,17 +158,10 @@ static void put_colour(struct buf *out, double speed, double best) {
     buf_printf(out, "%02x", (unsigned)(stops[k][i] + (stops[k + 1][i] - stops[k][i]) * (x - k) + 0.5));
 }
 
-struct map_form {
-  double left, top, cell;
-  bool names;
-};
-
-static void put_cell(struct buf *out, const struct result *r, const struct map_form *f, const struct line *l,
-                     bool a_sends, double best) {
+static void put_cell(struct buf *out, const struct result *r, const struct line *l, bool a_sends, double best) {
   size_t from = a_sends ? l->a : l->b, to = a_sends ? l->b : l->a;
-  double x = f->left + f->cell * (double)to, y = f->top + f->cell * (double)from;
   double speed = gb_s(l->bytes, a_sends ? l->in_us : l->out_us);
-  buf_printf(out, "<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"", x, y, f->cell, f->cell);
+  buf_printf(out, "<rect x=\"%zu\" y=\"%zu\" width=\"%d\" height=\"%d\" fill=\"", CELL * to, CELL * from, CELL, CELL);
   if (l->bytes > 0)
     put_colour(out, speed, best);
   else
@@ -206,74 +175,56 @@ static void put_cell(struct buf *out, const struct result *r, const struct map_f
   else
     buf_puts(out, ": "), put_xml(out, l->text);
   buf_puts(out, "</title></rect>\n");
-  if (!l->bytes && f->names)
-    buf_printf(out, "<path d=\"M%g %gl%g %gm0 %gl%g %g\" stroke=\"#ffffff\" stroke-width=\"1.5\"/>\n",
-               x + f->cell * 0.3, y + f->cell * 0.3, f->cell * 0.4, f->cell * 0.4, -f->cell * 0.4, -f->cell * 0.4,
-               f->cell * 0.4);
 }
 
-static void put_names(struct buf *out, const struct result *r, const struct map_form *f) {
-  for (size_t i = 0; i < r->n_hosts; i++) {
-    double at = f->cell * ((double)i + 0.5);
-    const char *look = r->fault[i] ? " fill=\"#a50026\" font-weight=\"bold\"" : "";
-    if (!f->names && !r->fault[i]) continue;
-    buf_printf(out, "<text x=\"%g\" y=\"%g\" text-anchor=\"end\"%s>", f->left - 6, f->top + at + 4, look);
-    put_xml(out, r->hosts[i]);
-    buf_printf(out, "</text>\n<text transform=\"translate(%g %g) rotate(-60)\"%s>", f->left + at + 4, f->top - 6, look);
-    put_xml(out, r->hosts[i]);
-    buf_puts(out, "</text>\n");
+/* One for each transport: their speeds are not compared. */
+static void find_best(const struct result *r, double best[2]) {
+  for (size_t i = 0; i < r->n; i++) {
+    const struct line *l = &r->lines[i];
+    double *of = &best[!strcmp(l->over, "NCCL")];
+    *of = fmax(*of, fmax(gb_s(l->bytes, l->in_us), gb_s(l->bytes, l->out_us)));
   }
-}
-
-static void put_legend(struct buf *out, const struct map_form *f, double y, double best) {
-  for (int i = 0; i < 4; i++) {
-    double speed = best / (1 << i), x = f->left + i * 110;
-    buf_printf(out, "<rect x=\"%g\" y=\"%g\" width=\"14\" height=\"14\" stroke=\"#888888\" fill=\"", x, y);
-    put_colour(out, speed, best);
-    buf_printf(out, "\"/><text x=\"%g\" y=\"%g\">%s%.3g GB/s</text>\n", x + 20, y + 12, i == 3 ? "&#8804; " : "",
-               speed);
-  }
-  buf_printf(
-      out,
-      "<rect x=\"%g\" y=\"%g\" width=\"14\" height=\"14\" fill=\"#000000\"/><text x=\"%g\" y=\"%g\">failed</text>\n",
-      f->left + 440, y, f->left + 460, y + 12);
 }
 
 bool check_put_svg(struct buf *out, const char *json, size_t len) {
   struct result r;
-  double best = 0;
+  double best[2] = {0, 0};
   size_t longest = 4;
   if (!read_result(&r, json, len)) return false;
   for (size_t i = 0; i < r.n_hosts; i++)
     if (strlen(r.hosts[i]) > longest) longest = strlen(r.hosts[i]);
-  for (size_t i = 0; i < r.n; i++)
-    best = fmax(best, fmax(gb_s(r.lines[i].bytes, r.lines[i].in_us), gb_s(r.lines[i].bytes, r.lines[i].out_us)));
-  struct map_form f = {.names = r.n_hosts < TINY_FROM,
-                       .cell = r.n_hosts < SMALL_FROM  ? 30
-                               : r.n_hosts < TINY_FROM ? 15
-                                                       : 4};
-  f.left = 24 + 7.2 * (double)longest;
-  struct buf sentence = BUF_INIT;
-  double side = f.cell * (double)r.n_hosts, width = f.left + fmax(side, 520) + 20;
-  size_t n_lines = put_sentence(&sentence, r.sentence, (size_t)((width - 24) / 6.8));
-  f.top = 50 + 15 * (double)n_lines + 6.4 * (double)longest;
-  double height = f.top + side + 60;
+  find_best(&r, best);
+  size_t left = 12 + 8 * longest, side = CELL * r.n_hosts, width = left + side + 12, height = left + side + 60;
+  size_t needs = 24 + 7 * (strlen(r.sentence) + strlen(text(r.json, "job")) + 2);
+  if (width < needs || width < 640) width = needs > 640 ? needs : 640;
   buf_printf(out,
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
-             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n",
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%zu\" height=\"%zu\" viewBox=\"0 0 %zu %zu\" "
+             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%zu\" height=\"%zu\" fill=\"#ffffff\"/>\n"
+             "<text x=\"12\" y=\"20\">",
              width, height, width, height, width, height);
-  buf_puts(out, "<text x=\"12\" y=\"22\" font-size=\"15\">Bandwidth from each row's host to each column's: job ");
   put_xml(out, text(r.json, "job"));
-  buf_printf(out, "</text>\n%s<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"#eeeeee\"/>\n",
-             buf_text(&sentence), f.left, f.top, side, side);
-  buf_finish(&sentence);
-  for (size_t i = 0; i < r.n; i++) {
-    put_cell(out, &r, &f, &r.lines[i], true, best);
-    put_cell(out, &r, &f, &r.lines[i], false, best);
+  buf_puts(out, ": ");
+  put_xml(out, r.sentence);
+  buf_printf(
+      out,
+      "</text>\n<text x=\"12\" y=\"38\">from each row's host to each column's: the best is light, an eighth of it or "
+      "less is dark, black failed; NCCL and TCP each by itself</text>\n<g transform=\"translate(%zu %zu)\">\n"
+      "<rect width=\"%zu\" height=\"%zu\" fill=\"#eeeeee\"/>\n",
+      left, left + 50, side, side);
+  for (size_t i = 0; i < r.n; i++)
+    for (int a_sends = 0; a_sends < 2; a_sends++)
+      put_cell(out, &r, &r.lines[i], a_sends, best[!strcmp(r.lines[i].over, "NCCL")]);
+  for (size_t i = 0; i < 2 * r.n_hosts; i++) { /* rows, and columns */
+    size_t host = i / 2, at = CELL * host + CELL - 3;
+    bool column = i % 2;
+    buf_printf(out,
+               column ? "<text transform=\"translate(%zu -5) rotate(-60)\"%s>"
+                      : "<text x=\"-5\" y=\"%zu\" text-anchor=\"end\"%s>",
+               at, r.fault[host] ? " fill=\"#a50026\" font-weight=\"bold\"" : "");
+    put_xml(out, r.hosts[host]);
+    buf_puts(out, "</text>\n");
   }
-  put_names(out, &r, &f);
-  if (best > 0) put_legend(out, &f, f.top + side + 22, best);
-  buf_puts(out, "</svg>\n");
+  buf_puts(out, "</g>\n</svg>\n");
   finish(&r);
   return true;
 }

@@ -11,7 +11,7 @@ static const char three[] =
     "{\"ok\":true,\"job\":\"a<b\",\"found\":true,\"complete\":true,\"took_ms\":1200,\"sentence\":\"host n2 has a network fault\",\"hosts\":"
     "[{\"host\":\"n0\",\"fault\":false},{\"host\":\"n1\",\"fault\":false},{\"host\":\"n2\",\"fault\":true}],\"pairs\":["
     "{\"a\":0,\"b\":1,\"is\":\"good\",\"over\":\"NCCL\",\"bytes\":16777216,\"out_us\":8000,\"in_us\":4000,\"rtt_us\":90},"
-    "{\"a\":0,\"b\":2,\"is\":\"bad\",\"over\":\"TCP\",\"bytes\":65536,\"out_us\":50000,\"in_us\":60000,\"rtt_us\":900},"
+    "{\"a\":0,\"b\":2,\"is\":\"bad\",\"over\":\"NCCL\",\"bytes\":65536,\"out_us\":50000,\"in_us\":60000,\"rtt_us\":900},"
     "{\"a\":1,\"b\":2,\"is\":\"bad\",\"text\":\"no connection in 3.0 s\"}]}";
 
 UNIT_TEST(test_the_table) {
@@ -23,7 +23,7 @@ UNIT_TEST(test_the_table) {
       "# a     b          size      time    algbw    busbw      time    algbw    busbw     trip  over\n"
       "#                   (B)      (us)   (GB/s)   (GB/s)      (us)   (GB/s)   (GB/s)     (us)  \n"
       "  n0    n1     16777216      4000    4.194    4.194      8000    2.097    2.097       90  NCCL\n"
-      "  n0    n2        65536     60000    0.001    0.001     50000    0.001    0.001      900  TCP   <- host n2\n"
+      "  n0    n2        65536     60000    0.001    0.001     50000    0.001    0.001      900  NCCL  <- host n2\n"
       "  n1    n2    no connection in 3.0 s  <- host n2\n"
       "# host n2 has a network fault\n"
       "# 3 hosts, 3 exchanges in 1.2 s\n");
@@ -43,7 +43,7 @@ UNIT_TEST(test_the_heat_map) {
   assert_non_null(strstr(svg, "<title>n0 to n1: 4.194 GB/s over NCCL, round trip 90 us</title>"));
   assert_non_null(strstr(svg, "<title>n1 to n0: 2.097 GB/s over NCCL, round trip 90 us</title>"));
   assert_non_null(strstr(svg, "<title>n2 to n1: no connection in 3.0 s</title>"));
-  assert_non_null(strstr(svg, "job a&lt;b</text>"));
+  assert_non_null(strstr(svg, ">a&lt;b: host n2 has a network fault</text>"));
   assert_int_equal(count(svg, "font-weight=\"bold\">n2</text>"), 2);
   assert_non_null(strstr(svg, "fill=\"#fff7d6\"><title>n0 to n1")); /* the best is the lightest */
   assert_non_null(strstr(svg, "fill=\"#a50026\"><title>n0 to n2"));
