@@ -218,9 +218,9 @@ static const struct opt table[] = {
      SITE(WORD(pair_check, "off|auto")),
      .def = "auto",
      .help =
-         "After a fault that points to the network, nodes exchange data in pairs before the next round. So the host at "
-         "fault is named, and the job goes on without it if it can. That takes less than a second, and 24 s at most. "
-         "off: never."},
+         "After a fault that points to the network, nodes exchange data in pairs before the next round, over NCCL where both "
+         "have GPUs, else over TCP. So the host at fault is named, and the job goes on without it if it can. That takes 30 "
+         "s at most. off: never."},
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",
