@@ -35,9 +35,11 @@ static bool is_harmless(const struct sim *s) {
 bool random_pairs;
 
 void random_choose_pairs(struct sim *s, int nodes, bool faults) {
-  static const enum sim_pairs kinds[8] = {[2] = SIM_PAIRS_BAD, [5] = SIM_PAIRS_SILENT};
+  static const enum sim_pairs kinds[8] = {
+      [2] = SIM_PAIRS_BAD, [3] = SIM_PAIRS_NO_NCCL, [5] = SIM_PAIRS_SILENT, [6] = SIM_PAIRS_BAD_FABRIC};
   if (!random_pairs) return;
   s->config.settings.pair_check = PAIR_CHECK_AUTO;
+  for (int i = 0; i < nodes; i++) s->nodes[i].gpus = s->config.seed % 2 ? 8 : 0;
   for (int i = 0; i < nodes && faults; i++) s->nodes[i].pairs = kinds[(s->config.seed * 3 + (uint64_t)i) % 8];
 }
 
