@@ -87,11 +87,11 @@ enum {
   FACTS_MAX = 2048,        /* of one node */
   FACT_NAME_MAX = 31,
   FACT_AT_MAX = 63,
-  PAIR_SECRET_HEX = 64,      /* digits */
-  PAIR_BYTES_MAX = 67108864, /* in one message between two nodes that are checked */
-  PAIR_LIMIT_MAX_MS = 30000, /* for one exchange */
-  PAIR_GPUS_MAX = 16,        /* of one node, in one exchange over NCCL */
-  PAIR_IDS_HEX = PAIR_GPUS_MAX * 2 * NCCL_ID_SIZE,
+  PAIR_SECRET_HEX = 64,       /* digits */
+  PAIR_BYTES_MAX = 67108864,  /* in one message between two nodes that are checked */
+  PAIR_LIMIT_MAX_MS = 30000,  /* for one exchange */
+  PAIR_GPUS_MAX = 16,         /* of one node, in one exchange over NCCL */
+  PAIR_IDS_HEX = 4096,        /* digits of PAIR_GPUS_MAX ids */
   LAGGARDS_MAX = 16,          /* workers of one node in PROGRESS */
   PACES_MAX = 2048,           /* ranks in communicators of one node in PACE */
   NCCL_VERSION_LIMIT = 999999 /* in the form of ncclGetVersion: 22809 is 2.28.9 */

@@ -37,6 +37,7 @@ WORDS(job_state, JOB_STATE_LIST, JOB_STATE_COUNT)
 #undef WORD
 
 /* The codec reads and writes an enum as an int. */
+_Static_assert((int)PAIR_IDS_HEX == PAIR_GPUS_MAX * 2 * NCCL_ID_SIZE, "ids of all GPUs have room");
 _Static_assert(sizeof(enum phase) == sizeof(int) && sizeof(enum job_state) == sizeof(int), "enums are not ints");
 
 #define ROW(S, kind, ...) ROW_##kind(S, __VA_ARGS__)

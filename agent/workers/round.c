@@ -636,7 +636,8 @@ void round_start(struct round_driver *r, struct start *start, const struct bytes
 }
 
 int round_idle_gpus(const struct round_driver *r, struct buf *why) {
-  int n = device_watch_count(r->devices);
+  const struct device *all;
+  int n = device_watch_list(r->devices, &all);
   bool used = r->o.devices.certain || n == (int)r->o.count, idle = !r->waits && nobody_lives(r);
   if (why && !idle) buf_puts(why, "workers run on its GPUs");
   return used && idle ? n : 0;
