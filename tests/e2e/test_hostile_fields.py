@@ -173,7 +173,7 @@ TALKS = dict(
 )
 
 
-UNSEEN = ["GREETING", "PAIR", "MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT"]  # between the agent and its workers, about a connection or a daemon that is not there, or a name that is dropped
+UNSEEN = ["GREETING", "PAIR", "MINT", "IDS", "FIND_OWNERS", "OWNERS", "MOVED", "EVENT", "PREPARE"]  # between the agent and its workers, about a connection or a daemon that is not there, a name that is dropped, or a checkpoint that these workers cannot write
 
 
 def talk(message, path, value):
