@@ -218,14 +218,14 @@ def test_tickets_that_open_nothing(job):
 @pytest.mark.parametrize("later", [0, 1.2], ids=["at once", "under another ephemeral key"])
 def test_replay_with_a_ticket(job, later):
     """What a client with a ticket has said is said again. Once the daemon has forgotten the opening, it opens a channel of which nobody has the keys."""
-    for _ in range(20):  # the ephemeral key is a new one each second
+    asked = lambda: len([line for line in job.daemon.err if "CONTROL" in line])
+    for n_asked in range(1, 21):  # the ephemeral key is a new one each second
         ticket = ticket_of(job)
         with Relay(job.daemon.port) as relay, Native(relay.port, ticket=ticket) as n:
             n.expect("GREETING")
             n.send("CONTROL", dict(verb="stop", job="replayed-job"), id=1)
             n.expect("CONTROL_REPLY")
-        asked = len([l for l in job.daemon.err if "CONTROL" in l])
-        assert asked, job.daemon
+        until("the daemon's line about it", lambda: asked() == n_asked)
         time.sleep(later)
         with socket.create_connection(("127.0.0.1", job.daemon.port)) as s:
             s.sendall(relay.links[0].sent)
@@ -239,7 +239,7 @@ def test_replay_with_a_ticket(job, later):
     else:
         assert got == sealed.no(sealed.WRONG_KEY, got[7]), got
         job.daemon.expect(TICKET_REFUSED)
-    assert len([l for l in job.daemon.err if "CONTROL" in l]) == asked, "the daemon has read nothing of it"
+    assert asked() == n_asked, "the daemon has read nothing of it"
 
 
 def test_every_byte_of_an_opening_with_a_ticket(job):
