@@ -208,7 +208,7 @@ bool check_put_svg(struct buf *out, const char *json, size_t len) {
   buf_printf(
       out,
       "</text>\n<text x=\"12\" y=\"38\">from each row's host to each column's: the best is light, an eighth of it or "
-      "less is dark, black failed; NCCL and TCP each by itself</text>\n<g transform=\"translate(%zu %zu)\">\n"
+      "less is dark, black failed</text>\n<g transform=\"translate(%zu %zu)\">\n"
       "<rect width=\"%zu\" height=\"%zu\" fill=\"#eeeeee\"/>\n",
       left, left + 50, side, side);
   for (size_t i = 0; i < r.n; i++)
