@@ -640,7 +640,7 @@ int round_idle_gpus(const struct round_driver *r, struct buf *why) {
   int n = device_watch_list(r->devices, &all);
   bool used = r->o.devices.certain || n == (int)r->o.count, idle = !r->waits && nobody_lives(r);
   if (why && !idle) buf_puts(why, "workers run on its GPUs");
-  return used && idle ? n : 0;
+  return used && idle && n > 0 ? n : 0;
 }
 
 char **round_env(const struct round_driver *r, uint32_t round) {

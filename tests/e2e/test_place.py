@@ -91,3 +91,11 @@ def test_virtual_local_rank(rdzv):
     assert a.exit() == 64 and a.says("names only 1"), a  # CUDA does not take both kinds
     a = rdzv.agent("--nproc", 3, "--virtual-local-rank", "--", "sh", "-c", show, env={"CUDA_VISIBLE_DEVICES": "5,6"})
     assert a.exit() == 64 and a.says("3 workers .* names only 2"), a
+
+
+@pytest.mark.parametrize("option", ["--virtual-local-rank", "--exclude-busy"])
+def test_options_of_devices_where_there_are_none(rdzv, option):
+    if os.path.exists("/proc/driver/nvidia/gpus"):
+        pytest.skip("not on this machine: needs no GPU")
+    a = rdzv.agent("--nproc", 2, option, "--", "true")
+    assert a.exit() == 0, a
