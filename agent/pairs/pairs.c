@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,7 @@ struct run {
   int64_t bytes_max;
   /* Over NCCL. */
   struct helper *helper;
+  bool killed; /* its time was over */
   struct ipaddr addr;
   struct exchange_times times;
   int64_t gpu;
@@ -346,12 +348,18 @@ static void on_line(void *ctx, enum helper_stream from, const char *line, size_t
   buf_finish(&text);
 }
 
+static void on_helper_late(uv_timer_t *timer) {
+  struct run *r = timer->data;
+  r->killed = true;
+  helper_signal(r->helper, SIGKILL);
+}
+
 /* Time that is over is for the end that connects to say. */
 static void on_helper_end(void *ctx, const struct helper_end *end_of) {
   struct run *r = ctx;
   struct err e = ERR_INIT;
-  bool said = r->times.bytes || r->why.len || (end_of->late && r->listens);
-  if (!said && end_of->late)
+  bool said = r->times.bytes || r->why.len || (r->killed && r->listens);
+  if (!said && r->killed)
     buf_printf(&r->why, "nothing came over NCCL in %.1f s", (double)r->limit_ms / 1000);
   else if (!said && (end_of->status || end_of->signo))
     buf_puts(&r->why, (helper_explain_end(r->helper, end_of, &e), e.text));
@@ -375,7 +383,7 @@ static void start_helper(struct run *r, const struct pair_msg *ask) {
       .argv = argv,
       .env = r->o.env,
       .input = true,
-      .deadline_ms = (uint32_t)r->limit_ms,
+      .deadline_ms = (uint32_t)r->limit_ms + HELPER_DEATH_MS, /* it hangs in the kernel */
       .output = {{.line_max = LINE_MAX_BYTES}, {.line_max = REASON_MAX}},
       .on_line = on_line,
       .on_end = on_helper_end,
@@ -387,6 +395,7 @@ static void start_helper(struct run *r, const struct pair_msg *ask) {
     go_without_nccl(r, why.len ? buf_text(&why) : "no GPU");
   } else {
     struct buf ids = BUF_INIT;
+    uv_timer_start(&r->timer, on_helper_late, (uint64_t)r->limit_ms, 0);
     buf_printf(&ids, "%s\n", ask->ids);
     if (!r->listens) helper_send(r->helper, &ids);
     buf_finish(&ids);

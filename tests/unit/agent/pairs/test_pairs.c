@@ -3,9 +3,14 @@
 
 #include "agent/pairs/pairs.h"
 
+#include <limits.h>
 #include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/system/clock.h"
 #include "tests/rig/unit.h"
@@ -111,6 +116,57 @@ UNIT_TEST(test_no_gpu) {
   await(&b, 2);
   assert_true(b.last.bytes > 0);
   close_all(&a, &b);
+}
+
+/* A program in place of rdzv-nccl, which hangs. */
+static char folder[] = "/tmp/rdzv-pairs-XXXXXX";
+static char pid_file[64];
+
+static int count_one_gpu(void *ctx, struct buf *why) {
+  return 1;
+}
+
+static void on_last_word(void *ctx, const struct msg *m) {
+  FILE *f = fopen(pid_file, "r");
+  long pid = 0;
+  assert_non_null(f);
+  assert_int_equal(fscanf(f, "%ld", &pid), 1);
+  fclose(f);
+  assert_int_equal(kill((pid_t)pid, 0), -1);
+  on_send(ctx, m);
+}
+
+/* The answer says that the GPUs are free, so it comes when no helper is there any more. */
+UNIT_TEST(test_the_answer_follows_the_death_of_the_helper) {
+  struct side a;
+  char path[PATH_MAX], program[64];
+  assert_non_null(mkdtemp(folder));
+  snprintf(pid_file, sizeof pid_file, "%s/pid", folder);
+  snprintf(program, sizeof program, "%s/rdzv-nccl", folder);
+  snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
+  assert_int_equal(setenv("PATH", path, 1), 0);
+  FILE *f = fopen(program, "w");
+  assert_non_null(f);
+  fprintf(f, "#!/bin/sh\necho $$ >%s\nexec sleep 1000\n", pid_file);
+  fclose(f);
+  assert_int_equal(chmod(program, 0700), 0);
+  assert_int_equal(uv_loop_init(&loop), 0);
+  a = (struct side){.port = 0};
+  a.pairs = pairs_create(
+      &(struct pairs_options){.loop = &loop, .count_gpus = count_one_gpu, .send = on_last_word, .ctx = &a});
+  pairs_ask(a.pairs, &(struct pair_msg){.serial = SERIAL,
+                                        .addr = "127.0.0.1",
+                                        .secret = "",
+                                        .ids = "aa",
+                                        .bytes = 1 << 20,
+                                        .limit_ms = 1000,
+                                        .gpus = 1});
+  await(&a, 1);
+  assert_string_equal(a.text, "nothing came over NCCL in 1.0 s");
+  pairs_destroy(a.pairs);
+  assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&loop), 0);
+  assert_int_equal(unlink(program) | unlink(pid_file) | rmdir(folder), 0);
 }
 
 static int connect_stranger(int64_t port) {
