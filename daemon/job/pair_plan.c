@@ -180,12 +180,17 @@ static int compare(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
+/* Only pairs of one kind are compared. GPUs that share a network card are slower together. */
+static int64_t kind_of(const struct pair *pair) {
+  return pair->nccl ? 1 + pair->gpus : 0;
+}
+
 /* Of two speeds, and of three, the upper quartile is the highest: a slow pair shows beside one other. */
-static void find_usual(const struct pair_plan *p, bool nccl, int64_t *bytes_s, int64_t *rtt_us) {
+static void find_usual(const struct pair_plan *p, int64_t kind, int64_t *bytes_s, int64_t *rtt_us) {
   int64_t *speeds = xcalloc(2 * p->n + 1, sizeof *speeds), *trips = speeds + p->n;
   size_t n = 0;
   for (size_t i = 0; i < p->n; i++) {
-    if (p->v[i].state != PAIR_MEASURED || p->v[i].nccl != nccl) continue;
+    if (p->v[i].state != PAIR_MEASURED || kind_of(&p->v[i]) != kind) continue;
     speeds[n] = pair_bytes_s(&p->v[i]);
     trips[n++] = p->v[i].rtt_us;
   }
@@ -202,19 +207,19 @@ static void join(struct pair_plan *p, size_t x, size_t y, bool nccl) {
     if (p->hosts[i].group[nccl] == other) p->hosts[i].group[nccl] = group;
 }
 
-static void judge_pairs(struct pair_plan *p, bool nccl) {
+static void judge_pairs(struct pair_plan *p, int64_t kind) {
   int64_t bytes_s, rtt_us;
-  find_usual(p, nccl, &bytes_s, &rtt_us);
+  find_usual(p, kind, &bytes_s, &rtt_us);
   for (size_t i = 0; i < p->n; i++) {
     struct pair *one = &p->v[i];
-    if (one->nccl != nccl) continue;
+    if (kind_of(one) != kind) continue;
     bool slow = pair_bytes_s(one) < bytes_s / PAIR_SLOW_FACTOR;
     bool late = one->rtt_us > rtt_us * PAIR_LATE_FACTOR && one->rtt_us > PAIR_LATE_MIN_US;
     one->bad = one->state == PAIR_FAILED || (one->state == PAIR_MEASURED && (slow || late));
   }
 }
 
-/* By the pairs over NCCL alone, or by all. */
+/* By the pairs over NCCL alone, or by all. Of a bad pair over NCCL the other host is cleared by NCCL alone: it may be bad everywhere. */
 static void judge_hosts(struct pair_plan *p, bool nccl) {
   for (size_t i = 0; i < p->n_hosts; i++) {
     p->hosts[i].good[nccl] = p->hosts[i].blamed[nccl] = 0;
@@ -230,8 +235,8 @@ static void judge_hosts(struct pair_plan *p, bool nccl) {
   for (size_t i = 0; i < p->n; i++) {
     const struct pair *one = &p->v[i];
     if (!one->bad || (nccl && !one->nccl)) continue;
-    p->hosts[one->a].blamed[nccl] += p->hosts[one->b].good[nccl] > 0;
-    p->hosts[one->b].blamed[nccl] += p->hosts[one->a].good[nccl] > 0;
+    p->hosts[one->a].blamed[nccl] += p->hosts[one->b].good[one->nccl] > 0;
+    p->hosts[one->b].blamed[nccl] += p->hosts[one->a].good[one->nccl] > 0;
   }
   for (size_t i = 0; i < p->n_hosts; i++)
     p->hosts[i].fault |= is_suspect(&p->hosts[i], nccl) && (p->survey || has_met_all_groups(p, i, nccl));
@@ -239,8 +244,8 @@ static void judge_hosts(struct pair_plan *p, bool nccl) {
 
 void pair_plan_judge(struct pair_plan *p) {
   for (size_t i = 0; i < p->n_hosts; i++) p->hosts[i].fault = false;
-  for (int nccl = 0; nccl < 2; nccl++) judge_pairs(p, nccl);
-  for (int nccl = 0; nccl < 2; nccl++) judge_hosts(p, nccl);
+  for (int64_t kind = 0; kind <= 1 + PAIR_GPUS_MAX; kind++) judge_pairs(p, kind);
+  for (int nccl = 1; nccl >= 0; nccl--) judge_hosts(p, nccl);
 }
 
 bool pair_is_link(const struct pair_plan *p, const struct pair *pair) {
@@ -270,7 +275,7 @@ static const struct pair *find_best(const struct pair_plan *p) {
   const struct pair *best = NULL, *bad = NULL;
   for (size_t i = 0; i < p->n && !bad; i++) bad = p->v[i].bad ? &p->v[i] : NULL;
   for (size_t i = 0; i < p->n; i++)
-    if (p->v[i].state == PAIR_MEASURED && (!bad || p->v[i].nccl == bad->nccl) &&
+    if (p->v[i].state == PAIR_MEASURED && (!bad || kind_of(&p->v[i]) == kind_of(bad)) &&
         (!best || pair_bytes_s(&p->v[i]) > pair_bytes_s(best)))
       best = &p->v[i];
   return best;

@@ -46,7 +46,8 @@ struct pair {
   uint32_t round;
   enum pair_state state;
   bool bad;                             /* pair_plan_judge */
-  bool nccl;                            /* over NCCL, not TCP: the two are not compared */
+  bool nccl;                            /* over NCCL, not TCP: the two are not compared, */
+  int64_t gpus;                         /* nor are those over NCCL with other numbers of GPUs at each end */
   int64_t bytes, out_us, in_us, rtt_us; /* MEASURED: from b to a, and back */
   int64_t gpu;                          /* over NCCL: whose times these are */
   char *text;                           /* FAILED: why; owned */

@@ -370,6 +370,7 @@ void job_paired(struct job *j, const struct member *m, const struct msg *msg, ui
   if (listens && (said->port || said->ids[0]) && !(*seen & LISTENS)) {
     *seen = LISTENS;
     pair->nccl = said->ids[0];
+    pair->gpus = (int64_t)strlen(said->ids) / (2 * NCCL_ID_SIZE);
     send_pair(j, (size_t)i, said, now_ms);
     return;
   }

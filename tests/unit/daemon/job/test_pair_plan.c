@@ -201,6 +201,52 @@ UNIT_TEST(test_transports_are_not_compared) {
       }
 }
 
+/* NCCL fails between any two hosts, as if it were installed wrongly. TCP, which some hosts have alone, is well. No host is at fault. */
+UNIT_TEST(test_nccl_that_fails_everywhere) {
+  for (size_t n = 3; n <= 24; n++)
+    for (size_t lacking = 1; lacking < n; lacking++)
+      for (int survey = 0; survey < 2; survey++) {
+        struct net net = {.n = n, .seed = n * 100 + lacking};
+        struct pair_plan p;
+        pair_plan_init(&p, n, survey);
+        p.nccl = true;
+        for (size_t i = n - lacking; i < n; i++) p.hosts[i].lacks = xstrdup("no GPU");
+        for (size_t first = 0; pair_plan_next(&p); first = p.n)
+          for (size_t i = first; i < p.n; i++) {
+            p.v[i].nccl = pair_can_use_nccl(&p, p.v[i].a, p.v[i].b);
+            for (size_t k = 0; k < n; k++) net.bad[k] = p.v[i].nccl;
+            measure(&net, &p.v[i]);
+          }
+        pair_plan_judge(&p);
+        if (count_faults(&p)) fail_msg("%zu hosts, %zu without NCCL, survey %d", n, lacking, survey);
+        pair_plan_finish(&p);
+      }
+}
+
+/* Each node has one network card. Pairs in which one host has one GPU are 8 times as fast for it as those of 8 GPUs. */
+UNIT_TEST(test_numbers_of_gpus_are_not_compared) {
+  for (size_t n = 4; n <= 24; n++)
+    for (size_t small = 1; small < n; small++)
+      for (int survey = 0; survey < 2; survey++) {
+        struct net net = {.n = n, .seed = n * 100 + small};
+        struct pair_plan p;
+        pair_plan_init(&p, n, survey);
+        p.nccl = true;
+        for (size_t first = 0; pair_plan_next(&p); first = p.n)
+          for (size_t i = first; i < p.n; i++) {
+            struct pair *one = &p.v[i];
+            measure(&net, one);
+            one->nccl = true;
+            one->gpus = one->b >= n - small ? 1 : 8;
+            one->out_us *= one->gpus, one->in_us *= one->gpus;
+          }
+        pair_plan_judge(&p);
+        for (size_t i = 0; i < p.n; i++)
+          if (p.v[i].bad) fail_msg("%zu hosts, %zu small, survey %d: %u and %u", n, small, survey, p.v[i].a, p.v[i].b);
+        pair_plan_finish(&p);
+      }
+}
+
 UNIT_TEST(test_the_sentences) {
   struct net net = {.n = 4, .seed = 7};
   struct pair_plan p;
