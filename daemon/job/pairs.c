@@ -367,6 +367,7 @@ void job_paired(struct job *j, const struct member *m, const struct msg *msg, ui
       return;
     }
   }
+  if (listens && !pair->nccl && said->ids[0]) return; /* nobody asked for them: workers may be on the GPUs */
   if (listens && (said->port || said->ids[0]) && !(*seen & LISTENS)) {
     *seen = LISTENS;
     pair->nccl = said->ids[0];

@@ -359,6 +359,28 @@ RIG_TEST(test_a_survey_beside_a_round) {
   assert_said(r, "another check of job job has taken its place");
 }
 
+/* A node that was asked for a port answers with ids: the other one's GPUs have workers. */
+RIG_TEST(test_ids_that_nobody_asked_for) {
+  char ids[2 * NCCL_ID_SIZE + 1];
+  struct msg m;
+  open_with_gpus(r, n, 4);
+  rig_forget(r);
+  check(r, 0, 0);
+  msg_init(&m, MSG_PAIRED);
+  memset(ids, 'a', sizeof ids - 1);
+  ids[sizeof ids - 1] = '\0';
+  for (int i = 0; i < 4; i++) {
+    const struct msg *asked = rig_last(r, n[i].conn, MSG_PAIR);
+    if (!asked) continue;
+    m.paired.serial = asked->pair_msg.serial;
+    m.paired.ids = ids;
+    node_say(r, &n[i], &m);
+  }
+  for (size_t i = 0; i < r->n_sent; i++)
+    if (r->sent[i].msg.type == MSG_PAIR) assert_int_equal(r->sent[i].msg.pair_msg.gpus, 0);
+  for (int i = 0; i < 4; i++) assert_true(rig_count(r, n[i].conn, MSG_PAIR) <= 1);
+}
+
 /* Their agents know nothing of it, and nobody waits for them. */
 RIG_TEST(test_nodes_of_an_older_release_take_no_part) {
   rig_open_for(r, 4, 4);
