@@ -25,11 +25,12 @@ enum {
   NCCL_IN_PROGRESS = 7,
   NCCL_UINT8 = 1,
   BLOCK = 65536,
-  EXIT_MS = 500,   /* from the end of all that is measured to the limit, when the agent kills */
-  LATE_MS = 100,   /* then a thread that still has not ended hangs */
-  BYE_MS = 500,    /* for the other end's answer to BYE */
-  LINGER_MS = 100, /* from the last message to the exit, which may cut it */
-  SPINS = 1000,    /* looks at a stream until there is a pause between two */
+  MEASURE_MS = 1500, /* with less than that no exchange begins: a host that is slow to start has no network fault */
+  EXIT_MS = 500,     /* from the end of all that is measured to the limit, when the agent kills */
+  LATE_MS = 100,     /* then a thread that still has not ended hangs */
+  BYE_MS = 500,      /* for the other end's answer to BYE */
+  LINGER_MS = 100,   /* from the last message to the exit, which may cut it */
+  SPINS = 1000,      /* looks at a stream until there is a pause between two */
   SLEEP_US = 50,
   LOOK_EVERY = 256, /* looks at a stream between two at the communicator */
   HEAD = EXCHANGE_SECRET / 2,
@@ -284,7 +285,9 @@ static int share_ids(const struct rails_options *o, struct unique_id *ids, int n
 int rails_run(const struct rails_options *o) {
   static struct rail v[PAIR_GPUS_MAX];
   static struct unique_id ids[PAIR_GPUS_MAX];
-  uint64_t end_ms = monotonic_ms() + (uint64_t)o->limit_ms - EXIT_MS;
+  uint64_t begun_ms = monotonic_ms(), end_ms = begun_ms + (uint64_t)o->limit_ms - EXIT_MS;
+  uint64_t ready_ms =
+      o->listens ? begun_ms + (uint64_t)o->limit_ms * 2 / 5 : end_ms - MEASURE_MS; /* then the other end begins */
   struct err e = ERR_INIT;
   setenv("NCCL_COMM_BLOCKING", "1", 1);
   int n = 0, rc = load(&e);
@@ -294,8 +297,10 @@ int rails_run(const struct rails_options *o) {
   if (!rc && n < 1) rc = err_set(&e, -ENODEV, "CUDA sees no GPU for its workers");
   int used = rc ? rc : n;
   for (int i = 0; i < used; i++) v[i] = (struct rail){.o = o, .gpu = i, .end_ms = end_ms};
-  bool all = used > 0 && run_threads(v, used, prepare, end_ms);
-  if (used > 0 && !all) used = err_set(&e, -ETIMEDOUT, "CUDA does not return");
+  bool all = used > 0 && run_threads(v, used, prepare, ready_ms);
+  double took_s = (double)(monotonic_ms() - begun_ms) / 1000;
+  if (used > 0 && (!all || monotonic_ms() > ready_ms))
+    used = err_set(&e, -ETIMEDOUT, "CUDA was not ready after %.1f s", took_s);
   for (int i = 0; i < used; i++)
     if (v[i].e.code) used = (e = v[i].e).code;
   if (used > 0) used = share_ids(o, ids, used, &e);

@@ -2,6 +2,8 @@
 /* CUDA's driver as rdzv-nccl uses it, on the stand-in for the runtime. cuda.h declares what is defined here. */
 
 #include <cuda.h>
+#include <stdlib.h>
+#include <unistd.h>
 #include "tests/fakegpu/fake.h"
 
 CUresult cuInit(unsigned flags) {
@@ -17,7 +19,10 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
+/* FAKEGPU_CONTEXT_MS: how long it takes. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  const char *ms = getenv("FAKEGPU_CONTEXT_MS");
+  if (ms) usleep((useconds_t)atoi(ms) * 1000);
   *context = (CUcontext)(uintptr_t)(device + 1);
   return CUDA_SUCCESS;
 }
