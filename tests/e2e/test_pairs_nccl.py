@@ -24,7 +24,7 @@ while [ ! -e go ]; do sleep 0.05; done
 """
 
 
-def job(rdzv, d, hosts, nnodes, n, wires=None, gpus="0", lacks=None, slow=None):  # noqa: F811, the fixtures
+def job(rdzv, d, hosts, nnodes, n, wires=None, gpus="0", lacks=None, slow=None, words=("--", "sh", "-c", FAULT)):  # noqa: F811, the fixtures
     """One agent on each of n hosts, with a worker for each GPU."""
     def own(i):
         e = {"RDZV_CUDA_LIBRARY": str(FAKE), "RDZV_NCCL_LIBRARY": str(FAKE), "CUDA_VISIBLE_DEVICES": gpus, "FAKEGPU_WIRE": (wires or {}).get(i, "10000000")}
@@ -34,7 +34,7 @@ def job(rdzv, d, hosts, nnodes, n, wires=None, gpus="0", lacks=None, slow=None):
             e["FAKEGPU_CONTEXT_MS"] = "9200"
         return e
 
-    return [rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "pairs", "--nnodes", nnodes, "--max-restarts", 3, "--nproc", len(gpus.split(",")), "--", "sh", "-c", FAULT, env=own(i), wrap=hosts(i), node=str(i)) for i in range(n)]
+    return [rdzv.agent("--endpoint", d.endpoint, "--rdzv-id", "pairs", "--nnodes", nnodes, "--max-restarts", 3, "--nproc", len(gpus.split(",")), *words, env=own(i), wrap=hosts(i), node=str(i)) for i in range(n)]
 
 
 def fail_round(rdzv, n):
@@ -104,10 +104,15 @@ def test_a_check_beside_a_round(rdzv, d, hosts):  # noqa: F811
     finish(rdzv, agents, 2)
 
 
-def test_a_check_between_rounds(rdzv, d, hosts):  # noqa: F811
+@pytest.mark.parametrize("words, over", [
+    (("--", "true"), "NCCL"),
+    (("--nccl-ids", "never", "--", "true"), "TCP"),
+    (("--", "--device", "cpu"), "TCP"),
+], ids=["nccl", "never", "trainers on CPUs"])
+def test_a_check_between_rounds(rdzv, d, hosts, words, over):  # noqa: F811
     """The third node is still missing."""
-    agents = job(rdzv, d, hosts, 3, 2)
+    agents = job(rdzv, d, hosts, 3, 2, words=words)
     told = until(lambda: f"two nodes are here:\n{rdzv}", lambda: (p := ask(rdzv, "check", "pairs", "--json")).code == 0 and json.loads(p.text))
-    assert [(v["over"], v["is"]) for v in told["pairs"]] == [("NCCL", "good")] and told["sentence"].endswith("; measured over NCCL"), told
+    assert [(v["over"], v["is"]) for v in told["pairs"]] == [(over, "good")] and told["sentence"].endswith(f"; measured over {over}"), told
     for a in agents:
         a.end(15)
