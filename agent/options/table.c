@@ -133,7 +133,7 @@ static const struct opt table[] = {
      WORD(nccl_ids, "auto|always|never"),
      .def = "auto",
      .help = "Prepare ncclUniqueIds for the workers of each round, for rdzv_nccl_ids() of rdzv.h. auto: for "
-             "rdzv-trainer, if a node has GPUs and --device is not cpu."},
+             "rdzv-trainer, if a node has GPUs and --device is not cpu. never: --pair-check does not use NCCL either."},
     {.name = "nccl-library",
      SITE(VALUE(nccl_library, option_directory, "FILE")),
      .help = "Library that creates the ids of --nccl-ids. Default: libnccl.so.2 or AMD's librccl.so.1 as the loader "

@@ -392,7 +392,7 @@ static void start_helper(struct run *r, const struct pair_msg *ask) {
   r->listens = !ask->ids[0];
   if (n <= 0 || helper_start(&o, &r->helper, &e)) {
     if (n > 0) buf_puts(&why, e.text);
-    go_without_nccl(r, why.len ? buf_text(&why) : "no GPU");
+    go_without_nccl(r, why.len ? buf_text(&why) : "its agent knows no GPU of its workers");
   } else {
     struct buf ids = BUF_INIT;
     uv_timer_start(&r->timer, on_helper_late, (uint64_t)r->limit_ms, 0);

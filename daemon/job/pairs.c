@@ -314,7 +314,7 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
   p->plan.nccl = any_gpu && j->state == JOB_FORMING; /* no worker runs */
   for (size_t i = 0; i < n; i++)
     if (any_gpu && (!p->plan.nccl || !p->nodes[i].gpus))
-      p->plan.hosts[i].lacks = xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "no GPU");
+      p->plan.hosts[i].lacks = xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "its agent knows no GPU of its workers");
   free(v);
   free(m);
   job_log(j, LOG_INFO, "%s of %zu hosts begins", survey ? "a survey" : "a pair check", n);

@@ -104,13 +104,13 @@ UNIT_TEST(test_no_gpu) {
   open_side(&b);
   pairs_ask(a.pairs, &over_nccl);
   assert_int_equal(a.n, 1);
-  assert_string_equal(a.lacks, "no GPU");
+  assert_string_equal(a.lacks, "its agent knows no GPU of its workers");
   memset(ids, 'a', sizeof ids - 1);
   ids[sizeof ids - 1] = '\0';
   over_nccl.ids = ids;
   pairs_ask(b.pairs, &over_nccl);
   assert_int_equal(b.n, 1);
-  assert_string_equal(b.lacks, "no GPU");
+  assert_string_equal(b.lacks, "its agent knows no GPU of its workers");
   assert_int_equal(b.last.port, 0);
   ask(&b, a.port, a.secret);
   await(&b, 2);
