@@ -35,7 +35,7 @@ enum {
   JOB_FAILING_HOSTS_MAX = 256,    /* hosts of one job whose failures are counted for --exclude-after */
   JOB_CLAIM_MS = 10000,           /* until a claim is answered, at most */
   JOB_PAIR_MS = 3000,             /* for one exchange of two nodes, */
-  JOB_PAIR_NCCL_MS = 10000,       /* or so long over NCCL, which needs seconds until it is up, */
+  JOB_PAIR_NCCL_MS = 8500,        /* or so long over NCCL, which needs seconds until it is up; three rounds fit, */
   JOB_PAIR_SLACK_MS = 1000,       /* and until the answer is here */
   JOB_PAIR_ALL_MS = 29000,        /* for all exchanges before a round */
   JOB_PAIR_BYTES = 16 << 20,      /* in one message of it, at most, */

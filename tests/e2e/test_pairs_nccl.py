@@ -75,6 +75,15 @@ def test_a_bad_wire_is_named(rdzv, d, hosts, wire, why):  # noqa: F811
     finish(rdzv, agents, 3)
 
 
+def test_a_bad_wire_of_three_hosts(rdzv, d, hosts):  # noqa: F811
+    """No two of their pairs can meet at once, so there are three rounds, and two of them wait for the wire."""
+    agents = job(rdzv, d, hosts, "2:3", 3, wires={0: "hang"})
+    fail_round(rdzv, 3)
+    for a in agents:
+        a.expect(r"pair check after round 1: host n0 has a network fault: with n[12] \(GPU 0: nothing comes over NCCL\), with .*; the job goes on without n0$", 60)
+    finish(rdzv, agents, 2)
+
+
 def test_a_host_without_nccl(rdzv, d, hosts):  # noqa: F811
     """Its pairs are over TCP, which is much faster than this NCCL. The slow wire among the others is found all the same."""
     agents = job(rdzv, d, hosts, "5:6", 6, wires={4: "400000"}, lacks=1)
