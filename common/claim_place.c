@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <string.h>
 #include "common/buf.h"
-#include "common/endpoint.h"
 
 static const char etcd[] = "etcd://";
 

@@ -16,8 +16,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

@@ -88,3 +88,8 @@ void json_print(struct buf *out, const json_t *v) {
   json_put_printable(out, buf_text(&text), text.len);
   buf_finish(&text);
 }
+
+void json_put(struct buf *out, json_t *v) {
+  json_print(out, v);
+  json_decref(v);
+}

@@ -15,6 +15,8 @@ json_t *json_parse_object(const char *data, size_t len, struct err *e);
 json_t *json_text(const char *s);
 /* Appends v as compact text, with keys in the order of insertion. All characters are printable. */
 void json_print(struct buf *out, const json_t *v);
+/* The same, and releases v. */
+void json_put(struct buf *out, json_t *v);
 /* Appends JSON text from elsewhere in a form that a terminal can show: unprintable characters become \u009b, bytes that
  * are not UTF-8 become U+FFFD, and line breaks stay. */
 void json_put_printable(struct buf *out, const char *text, size_t len);

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "common/siphash.h"
 
 void map_init(struct map *m, uint64_t seed) {
   *m = (struct map){.key = siphash_key_from(seed)};

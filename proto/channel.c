@@ -15,7 +15,6 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/buf.h"
 #include "common/key/secret.h"
 #include "common/mem.h"
 #include "proto/frame.h"

@@ -105,8 +105,7 @@ void event_line(const struct event *e, struct buf *out) {
   json_object_set_new(line, "source", json_string(events[e->name].source));
   json_object_set_new(line, "timestamp", json_integer((json_int_t)e->wall_ms));
   json_object_set_new(line, "metadata", metadata);
-  json_print(out, line);
-  json_decref(line);
+  json_put(out, line);
 }
 
 bool event_line_is_sound(const char *line, size_t n) {

@@ -43,8 +43,8 @@ struct event_file {
   struct aside *aside; /* NULL: nothing is being written */
   uv_timer_t timer;    /* the retry; or a write that is slow; or the end */
   int fd;
-  bool mid_line, opened, failing, slow, closing, closed, timer_closed;
-  size_t dropped, told_dropped;
+  bool mid_line, opened, failing, slow, closing, closed;
+  size_t dropped;
 };
 
 /* In the thread. --------------------------------------------------------------------------------------------------- */
@@ -220,10 +220,6 @@ struct event_file *event_file_create(uv_loop_t *loop, const char *path) {
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-static void on_timer_closed(uv_handle_t *handle) {
-  ((struct event_file *)handle->data)->timer_closed = true;
-}
-
 static size_t count_lines(const struct buf *b) {
   size_t n = 0;
   for (size_t i = 0; i < b->len; i++) n += b->data[i] == '\n';
@@ -236,7 +232,7 @@ static void finish_close(struct event_file *f) {
   f->dropped += count_lines(&f->pending) + (f->aside ? count_lines(&f->batch) : 0);
   if (f->dropped) log_warn("--events %s: %zu events were not written", f->path, f->dropped);
   if (f->aside) aside_leave(f->aside);
-  uv_close((uv_handle_t *)&f->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&f->timer, NULL);
 }
 
 void event_file_close(struct event_file *f) {

@@ -15,14 +15,12 @@
 
 #include "common/system/helper.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/lines.h"
-#include "common/err.h"
 #include "common/mem.h"
 #include "common/system/command.h"
 #include "common/system/stream_writer.h"

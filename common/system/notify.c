@@ -29,7 +29,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/buf.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 #include "common/printable.h"

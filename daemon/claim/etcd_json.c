@@ -69,16 +69,11 @@ static json_t *key_behind(const char *prefix) {
   return key(behind);
 }
 
-static void put(struct buf *out, json_t *o) {
-  json_print(out, o);
-  json_decref(o);
-}
-
 void etcd_put_create(struct buf *out, const char *name, const char *content) {
   char end[CLAIM_END_NAME_MAX + 1];
   claim_end_name(name, end);
-  put(out, json_pack("{s:[o,o],s:[o],s:[o,o]}", "compare", never_created(name), never_created(end), "success",
-                     put_key(name, content), "failure", read_key(name), read_key(end)));
+  json_put(out, json_pack("{s:[o,o],s:[o],s:[o,o]}", "compare", never_created(name), never_created(end), "success",
+                          put_key(name, content), "failure", read_key(name), read_key(end)));
 }
 
 void etcd_put_run(struct buf *out, const char *prefix, const char *content) {
@@ -88,9 +83,9 @@ void etcd_put_run(struct buf *out, const char *prefix, const char *content) {
   snprintf(runs, sizeof runs, "%.*s", (int)common, run);
   json_t *none = never_created(runs);
   json_object_set_new(none, "range_end", key_behind(runs));
-  put(out, json_pack("{s:[o,o],s:[o],s:[{s:{s:o,s:o}},o]}", "compare", none, never_created(end), "success",
-                     put_key(run, content), "failure", "request_range", "key", key(runs), "range_end", key_behind(runs),
-                     read_key(end)));
+  json_put(out, json_pack("{s:[o,o],s:[o],s:[{s:{s:o,s:o}},o]}", "compare", none, never_created(end), "success",
+                          put_key(run, content), "failure", "request_range", "key", key(runs), "range_end",
+                          key_behind(runs), read_key(end)));
 }
 
 /* A range has its first key and lacks its last one. */
@@ -98,7 +93,8 @@ void etcd_put_end(struct buf *out, const char *prefix, const char *content) {
   char end[CLAIM_END_NAME_MAX + 1], run[CLAIM_RUN_NAME_MAX + 1];
   claim_end_name(prefix, end);
   claim_run_name(prefix, run);
-  put(out, json_pack("{s:[o,o,o,o]}", "success", put_key(end, content), delete_keys(key(prefix), key(end)),
+  json_put(out,
+           json_pack("{s:[o,o,o,o]}", "success", put_key(end, content), delete_keys(key(prefix), key(end)),
                      delete_keys(key_of(end, "", 1), key_behind(prefix)), delete_keys(key(run), key_of(run, "", 1))));
 }
 

@@ -215,11 +215,9 @@ static void put_page(struct ask *a) {
   if (a->raw) {
     while (a->text.len && a->text.data[a->text.len - 1] != '}') a->text.len--;
     if (a->text.len) a->text.len--;
-    json_t *v = json_text(buf_text(&url));
     buf_puts(&a->text, ",\"page\":");
-    json_print(&a->text, v);
+    json_put(&a->text, json_text(buf_text(&url)));
     buf_puts(&a->text, "}\n");
-    json_decref(v);
   } else {
     buf_printf(&a->text, "page: %s\n", buf_text(&url));
   }
@@ -344,9 +342,8 @@ static int tell_check(struct ask *a) {
   int code = 0;
   const struct job *j = find_job(a, &code);
   json_t *v = job_pairs_json(j);
-  json_print(&a->text, v);
+  json_put(&a->text, v);
   buf_putc(&a->text, '\n');
-  json_decref(v);
   a->raw = true;
   a->made = a->text.len;
   return 0;
@@ -649,9 +646,8 @@ static void wrap_in_json(struct ask *a, int code) {
   json_t *v = json_pack("{s:b,s:i,s:s%}", "ok", code == 0, "code", code, "text", buf_text(&a->text), n);
   if (a->more) json_object_update(v, a->more);
   buf_clear(&a->text);
-  json_print(&a->text, v);
+  json_put(&a->text, v);
   buf_putc(&a->text, '\n');
-  json_decref(v);
 }
 
 void core_control(struct core *c, const struct core_event *ev) {

@@ -9,8 +9,6 @@
  * No series exists per rank or per node, so their number does not depend on the size of a job. Odd facts alone name their
  * node: the first ODD_SERIES_MAX of a job. */
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include "common/buf.h"
 

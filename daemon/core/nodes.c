@@ -170,15 +170,11 @@ void nodes_json(const struct job *j, struct buf *out) {
   size_t n;
   const struct member **v = sorted_members(j, &n);
   buf_puts(out, "{\"job\":");
-  json_t *id = json_text(j->id);
-  json_print(out, id);
-  json_decref(id);
+  json_put(out, json_text(j->id));
   buf_puts(out, ",\"nodes\":[");
   for (size_t i = 0; i < n && out->len <= STATUS_MAX; i++) {
-    json_t *node = node_json(j, v[i]);
     if (i) buf_putc(out, ',');
-    json_print(out, node);
-    json_decref(node);
+    json_put(out, node_json(j, v[i]));
   }
   buf_puts(out, "]}\n");
   free(v);

@@ -24,11 +24,6 @@ static const char *place_of(const struct job *j, const struct member *m) {
   return state == NODE_HELD ? "kept waiting" : node_state_name(state);
 }
 
-static void put_json(struct buf *out, json_t *v) {
-  json_print(out, v);
-  json_decref(v);
-}
-
 /* The workers that are behind the others of their node, and the age of the others' progress. */
 static void put_laggards(json_t *v, const struct member *m, const struct pace *p, uint64_t now_ms) {
   json_t *list = json_array();
@@ -470,7 +465,7 @@ static void members_json(struct status_walk *w, const struct job *j, size_t unti
     if (out->len >= until) return;
     if (w->node) buf_putc(out, ',');
     w->node = j->members[i]->joined_no;
-    put_json(out, member_to_json(j, j->members[i], &p, j->jobs->now_ms));
+    json_put(out, member_to_json(j, j->members[i], &p, j->jobs->now_ms));
   }
   w->is_open = false;
   buf_puts(out, "]}");
@@ -508,7 +503,7 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
     /* Its nodes follow: the object stays open. */
     if (w->n++) buf_putc(out, ',');
     w->is_open = true;
-    put_json(out, job_to_json(c, j, w->history, c->jobs.now_ms));
+    json_put(out, job_to_json(c, j, w->history, c->jobs.now_ms));
     out->len--;
     buf_puts(out, ",\"members\":[");
     members_json(w, j, until, out);
@@ -520,7 +515,7 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
       if (w->n++) buf_putc(out, ',');
       struct buf place = BUF_INIT;
       moved_put_place(m, &place);
-      put_json(out, json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place)));
+      json_put(out, json_pack("{s:s,s:I,s:s}", "job", m->id, "uid", (json_int_t)m->uid, "moved_to", buf_text(&place)));
       buf_finish(&place);
     }
   buf_puts(out, "],\"drained\":");
@@ -534,7 +529,7 @@ bool status_more(struct status_walk *w, const struct core *c, size_t budget, str
       if (d->uid >= 0 && !j) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
       json_array_append_new(drains, v);
     }
-  put_json(out, drains);
+  json_put(out, drains);
   buf_printf(out, ",\"wall_ms\":%llu", (unsigned long long)c->jobs.wall_ms);
   buf_puts(out, "}\n");
   return false;

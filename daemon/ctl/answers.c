@@ -4,9 +4,8 @@
 void ctl_put_failure(struct buf *out, int exit_code, const char *text, json_t *more) {
   json_t *v = json_pack("{s:b,s:i,s:o}", "ok", 0, "code", exit_code, "text", json_text(text));
   if (more) json_object_update(v, more);
-  json_print(out, v);
+  json_put(out, v);
   buf_putc(out, '\n');
-  json_decref(v);
 }
 
 void ctl_put_sentence(struct buf *out, const char *answer, size_t len, bool json) {

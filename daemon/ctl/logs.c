@@ -254,8 +254,7 @@ void logs_put_line(struct buf *out, const struct worker_line *line, const struct
                           line->is_err ? "stderr" : "stdout", "wall_ms", (json_int_t)(line->wall_ms & INT64_MAX),
                           "text", json_text(buf_text(&text)));
     buf_finish(&text);
-    json_print(out, v);
-    json_decref(v);
+    json_put(out, v);
   } else if (form->to_terminal) {
     if (form->prefix) put_for_terminal(out, line->prefix, line->prefix_len);
     put_for_terminal(out, line->text, line->text_len);

@@ -349,8 +349,7 @@ static int drain_everywhere(struct client *c) {
     json_t *v = json_pack("{s:b,s:i,s:o,s:o,s:O}", "ok", code == 0, "code", code, "text", json_text(buf_text(&good)),
                           "host", json_text(c->request.host), "daemons", daemons);
     buf_clear(&good);
-    json_print(&good, v);
-    json_decref(v);
+    json_put(&good, v);
   }
   if (good.len) print_printable(stdout, &good, c->request.json);
   if (bad.len) print_printable(stderr, &bad, false);
@@ -405,9 +404,8 @@ static void merge_json(const struct client *c, struct buf *out) {
   json_object_set(all, "pages", pages);
   json_decref(failures);
   json_decref(pages);
-  json_print(out, all);
+  json_put(out, all);
   buf_putc(out, '\n');
-  json_decref(all);
 }
 
 /* again: daemons have come and gone since the last page. If none is left the last ones stay: the page says that none

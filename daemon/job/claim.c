@@ -136,8 +136,7 @@ static void ask(struct job *j, struct member *const *chosen, size_t n, int64_t r
                         "port", (int)d->port, "nodes", nodes);
   if (run) json_object_set_new(v, "incarnation", json_string(j->incarnation));
   if (run && n) json_object_set_new(v, "command", json_string(chosen[0]->command));
-  json_print(&content, v);
-  json_decref(v);
+  json_put(&content, v);
 
   c->sum = sum_of(j, chosen, n);
   c->serial = jobs_random(j->jobs) | 1;

@@ -69,8 +69,7 @@ static void drain_to_line(const struct drain *d, bool begins, struct buf *out) {
     json_object_set_new(v, "wall_ms", json_integer((json_int_t)d->wall_ms));
     if (d->force) json_object_set_new(v, "force", json_true());
   }
-  json_print(out, v);
-  json_decref(v);
+  json_put(out, v);
 }
 
 static void save_drain(struct jobs *jobs, const struct drain *d, bool begins) {

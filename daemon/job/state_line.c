@@ -55,8 +55,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
     json_object_set_new(v, "code", json_integer(j->code));
     json_object_set_new(v, "verdict", verdict_to_json(&j->last_verdict));
   }
-  json_print(out, v);
-  json_decref(v);
+  json_put(out, v);
 }
 
 void job_save(const struct job *j) {
@@ -167,7 +166,9 @@ void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms) {
   if (!o)
     jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not JSON: %s", e.text);
   else if (!load_object(jobs, o, now_ms))
-    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end, a drain or a suspicion; a later release may have written it");
+    jobs_log(
+        jobs, LOG_ERROR,
+        "state: ignored a line that is not a seal, an end, a drain or a suspicion; a later release may have written it");
   json_decref(o);
 }
 

@@ -340,8 +340,7 @@ void suspicion_line(const struct suspicion *one, struct buf *out) {
                         (json_int_t)one->node_rank, "nodes", (json_int_t)one->nodes, "failures",
                         (json_int_t)one->failures, "wall_ms", (json_int_t)one->wall_ms);
   if (one->passed) json_object_set_new(v, "passed", json_true());
-  json_print(out, v);
-  json_decref(v);
+  json_put(out, v);
 }
 
 bool suspicions_next_unsaved(struct suspicions *s, int64_t uid, struct buf *out) {
@@ -357,8 +356,7 @@ bool suspicions_next_unsaved(struct suspicions *s, int64_t uid, struct buf *out)
 
 void suspicion_cleared_line(const char *host, int64_t uid, bool all, struct buf *out) {
   json_t *v = json_pack("{s:s,s:s,s:I,s:b}", "event", "cleared", "host", host, "uid", (json_int_t)uid, "all", all);
-  json_print(out, v);
-  json_decref(v);
+  json_put(out, v);
 }
 
 void suspicions_lines(const struct suspicions *s, struct buf *out) {

@@ -21,7 +21,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -40,7 +40,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <sodium.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
