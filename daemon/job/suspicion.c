@@ -30,16 +30,11 @@
 #include "common/json.h"
 #include "common/mem.h"
 
-struct exclusion {
-  uint64_t ends_ms; /* wall time */
-};
-
 enum { WHOLE = 1000, WITNESSES_MAX = 16, NAMED_MAX = 3 };
 
 /* Records. --------------------------------------------------------------------------------------------------------- */
 
 void suspicions_init(struct suspicions *s, uint64_t seed) {
-  s->seed = seed;
   map_init(&s->users, seed);
 }
 
@@ -51,19 +46,10 @@ static void remove_at(struct suspicion_user *u, size_t i) {
   u->judged = false;
 }
 
-static void free_exclusions(struct suspicion_user *u) {
-  for (struct map_entry *e = NULL; (e = map_next(&u->excluded, e));) {
-    free(e->value);
-    map_remove_n(&u->excluded, e->key, e->key_len);
-  }
-}
-
 static void forget_user(struct suspicions *s, struct suspicion_user *u) {
   map_remove_n(&s->users, &u->uid, sizeof u->uid);
   while (u->n) remove_at(u, u->n - 1);
   free(u->v);
-  free_exclusions(u);
-  map_finish(&u->excluded);
   free(u);
 }
 
@@ -86,7 +72,6 @@ static struct suspicion_user *add_user(struct suspicions *s, int64_t uid) {
   if (oldest) forget_user(s, oldest);
   u = xcalloc(1, sizeof *u);
   u->uid = uid;
-  map_init(&u->excluded, s->seed);
   map_put_n(&s->users, &uid, sizeof uid, u);
   return u;
 }
@@ -101,10 +86,18 @@ static void forget_oldest_run(struct suspicion_user *u, const char *but) {
     if (!strcmp(u->v[i]->run, run)) remove_at(u, i);
 }
 
+/* When the exclusion of the host ends; 0: it is not excluded. */
+static uint64_t end_of_exclusion(const struct suspicion_user *u, const char *host) {
+  for (size_t i = 0; i < u->n; i++)
+    if (!strcmp(u->v[i]->host, host)) return u->v[i]->excluded_ms;
+  return 0;
+}
+
 /* The record of that run on that host is the newest now. */
 static struct suspicion *put(struct suspicions *s, const struct suspicion *f) {
   struct suspicion_user *u = add_user(s, f->uid);
   struct suspicion *one = NULL;
+  uint64_t excluded_ms = end_of_exclusion(u, f->host);
   u->judged = false;
   for (size_t i = u->n; i-- > 0 && !one;) {
     if (strcmp(u->v[i]->run, f->run) != 0 || strcmp(u->v[i]->host, f->host) != 0) continue;
@@ -117,6 +110,7 @@ static struct suspicion *put(struct suspicions *s, const struct suspicion *f) {
   one = xmemdup(f, sizeof *f);
   one->host = xstrdup(f->host);
   one->job = xstrdup(f->job);
+  one->excluded_ms = excluded_ms;
   one->failures = 0;
   one->passed = false;
   u->v = xgrow(u->v, u->n, &u->cap, sizeof(struct suspicion *));
@@ -138,8 +132,7 @@ static int64_t weight(const struct suspicion *one, uint64_t wall_ms) {
 }
 
 static bool is_excluded(const struct suspicion_user *u, const char *host, uint64_t wall_ms) {
-  const struct exclusion *x = u->excluded.count ? map_get(&u->excluded, host) : NULL;
-  return x && wall_ms < x->ends_ms;
+  return wall_ms < end_of_exclusion(u, host);
 }
 
 static bool speaks_of_host(const struct suspicion_user *u, const struct suspicion *one, uint64_t wall_ms) {
@@ -210,16 +203,17 @@ static void judge(struct suspicion_user *u, const char *host, uint64_t wall_ms) 
   bool certain;
   int64_t sum = score(u, host, wall_ms, &certain);
   bool was = is_excluded(u, host, wall_ms);
-  if (!certain || sum < SUSPICION_VERDICT || (!was && sum <= score_elsewhere(u, host, wall_ms))) {
-    free(map_remove(&u->excluded, host));
-    return;
-  }
-  struct exclusion *x = map_get(&u->excluded, host);
-  if (!x) {
-    x = xcalloc(1, sizeof *x);
-    map_put(&u->excluded, host, x);
-  }
-  x->ends_ms = find_end(u, host, wall_ms);
+  bool out = certain && sum >= SUSPICION_VERDICT && (was || sum > score_elsewhere(u, host, wall_ms));
+  uint64_t end_ms = out ? find_end(u, host, wall_ms) : 0;
+  for (size_t i = 0; i < u->n; i++)
+    if (!strcmp(u->v[i]->host, host)) u->v[i]->excluded_ms = end_ms;
+}
+
+/* The i-th record is the first one of its host. */
+static bool begins_host(const struct suspicion_user *u, size_t i) {
+  for (size_t k = 0; k < i; k++)
+    if (!strcmp(u->v[k]->host, u->v[i]->host)) return false;
+  return true;
 }
 
 /* Each host of the user, since a record speaks for and against others. Those that are excluded first no longer speak for
@@ -229,18 +223,8 @@ static struct suspicion_user *judged(struct suspicions *s, int64_t uid, uint64_t
   if (!u || u->judged) return u;
   for (int pass = 0; pass < 2; pass++) {
     for (size_t i = 0; i < u->n; i++) u->v[i]->speaks = speaks_of_host(u, u->v[i], wall_ms);
-    for (size_t i = 0; i < u->n; i++) {
-      bool again = false;
-      for (size_t k = 0; k < i && !again; k++) again = !strcmp(u->v[k]->host, u->v[i]->host);
-      if (!again) judge(u, u->v[i]->host, wall_ms);
-    }
-  }
-  for (struct map_entry *e = NULL; (e = map_next(&u->excluded, e));) {
-    size_t i = 0;
-    while (i < u->n && strcmp(u->v[i]->host, e->key) != 0) i++;
-    if (i < u->n) continue;
-    free(e->value); /* all its records were taken back */
-    map_remove_n(&u->excluded, e->key, e->key_len);
+    for (size_t i = 0; i < u->n; i++)
+      if (begins_host(u, i)) judge(u, u->v[i]->host, wall_ms);
   }
   u->judged = true;
   return u;
@@ -254,16 +238,15 @@ bool suspicions_exclude(struct suspicions *s, const char *host, int64_t uid, uin
 size_t suspicions_count_excluded(struct suspicions *s, int64_t uid, uint64_t wall_ms) {
   const struct suspicion_user *u = judged(s, uid, wall_ms);
   size_t n = 0;
-  for (struct map_entry *e = NULL; u && (e = map_next(&u->excluded, e));) n += is_excluded(u, e->key, wall_ms);
+  for (size_t i = 0; u && i < u->n; i++) n += wall_ms < u->v[i]->excluded_ms && begins_host(u, i);
   return n;
 }
 
 int64_t suspicions_score(struct suspicions *s, const char *host, int64_t uid, uint64_t wall_ms,
                          uint64_t *ends_wall_ms) {
   const struct suspicion_user *u = judged(s, uid, wall_ms);
-  const struct exclusion *x = u ? map_get(&u->excluded, host) : NULL;
   bool certain;
-  *ends_wall_ms = x && wall_ms < x->ends_ms ? x->ends_ms : 0;
+  *ends_wall_ms = u && is_excluded(u, host, wall_ms) ? end_of_exclusion(u, host) : 0;
   return u ? score(u, host, wall_ms, &certain) : 0;
 }
 
@@ -314,14 +297,10 @@ void suspicions_passed(struct suspicions *s, const struct suspicion_pass *p) {
 }
 
 static size_t clear_of(struct suspicion_user *u, const char *host) {
-  size_t n = 0;
-  for (size_t i = u->n; i-- > 0;) {
-    if (strcmp(u->v[i]->host, host) != 0) continue;
-    remove_at(u, i);
-    n++;
-  }
-  if (n) free(map_remove(&u->excluded, host));
-  return n;
+  size_t before = u->n;
+  for (size_t i = u->n; i-- > 0;)
+    if (!strcmp(u->v[i]->host, host)) remove_at(u, i);
+  return before - u->n;
 }
 
 size_t suspicions_clear(struct suspicions *s, const char *host, int64_t uid, bool all) {
@@ -355,8 +334,7 @@ bool suspicions_next_unsaved(struct suspicions *s, int64_t uid, struct buf *out)
 }
 
 void suspicion_cleared_line(const char *host, int64_t uid, bool all, struct buf *out) {
-  json_t *v = json_pack("{s:s,s:s,s:I,s:b}", "event", "cleared", "host", host, "uid", (json_int_t)uid, "all", all);
-  json_put(out, v);
+  json_put(out, json_pack("{s:s,s:s,s:I,s:b}", "event", "cleared", "host", host, "uid", (json_int_t)uid, "all", all));
 }
 
 void suspicions_lines(const struct suspicions *s, struct buf *out) {

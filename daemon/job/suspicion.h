@@ -30,20 +30,20 @@ struct suspicion {
   uint64_t wall_ms; /* the last one */
   bool passed;      /* since then the run, or its command, has succeeded without this host */
   bool unsaved;     /* its line is to be written */
-  bool speaks;      /* of the host, not of the run or its command: as of the last judgement */
+  /* As of the last judgement: */
+  bool speaks;          /* of the host, not of the run or its command */
+  uint64_t excluded_ms; /* until then the host is excluded, as all its records say; wall time, 0: it is not */
 };
 
 struct suspicion_user {
   int64_t uid;
   struct suspicion **v; /* the oldest first */
   size_t n, cap;
-  struct map excluded; /* host -> struct exclusion */
-  bool judged;         /* `excluded` follows from the records */
+  bool judged; /* `speaks` and `excluded_ms` follow from the records */
 };
 
 struct suspicions {
   struct map users; /* its uid -> struct suspicion_user */
-  uint64_t seed;
 };
 
 void suspicions_init(struct suspicions *s, uint64_t seed);
