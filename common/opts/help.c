@@ -5,11 +5,6 @@
  * but at most LEFT_MAX. A longer entry has a line of its own with its sentence below, so that one long name does not
  * move all sentences to the right.
  *
- * Default and second name follow the sentence in parentheses. The naming of variables is explained once at the end with
- * an example, since it is the same for all.
- *
- * -h is for a reader who wants to start: the options that most jobs need, one line each, in the order of the table.
- *
  * Text is wrapped at blanks; a word longer than the line is not broken. Columns count characters of UTF-8, without a
  * table of wide ones. */
 

@@ -187,13 +187,11 @@ struct event_command *event_command_create(uv_loop_t *loop, const char *command,
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-static void on_own_timer_closed(uv_handle_t *handle) {}
-
 static void finish_close(struct event_command *c) {
   c->closed = true;
   turns_drop_all(&c->turns);
   if (c->turns.dropped) log_warn("--on-event: the command did not run for %zu events", c->turns.dropped);
-  uv_close((uv_handle_t *)&c->timer, on_own_timer_closed);
+  uv_close((uv_handle_t *)&c->timer, NULL);
 }
 
 static void finish_close_if_idle(struct event_command *c) {

@@ -254,10 +254,8 @@ size_t helper_send_waits(const struct helper *h) {
   return input_is_open(h) ? outlet_waits(&h->outlet) : 0;
 }
 
-static void on_shut_down(uv_shutdown_t *shutdown, int status) {}
-
 void helper_end_input(struct helper *h) {
-  if (input_is_open(h)) uv_shutdown(&h->shutdown, (uv_stream_t *)&h->in, on_shut_down);
+  if (input_is_open(h)) uv_shutdown(&h->shutdown, (uv_stream_t *)&h->in, NULL);
 }
 
 void helper_close_input(struct helper *h) {

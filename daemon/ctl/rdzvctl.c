@@ -26,12 +26,6 @@
  * not answer is named beside the others' jobs. One that is gone has taken its job along, which is not worth a word. With
  * --watch the daemons are found again for each page, because jobs come and go.
  *
- * rdzvctl logs asks what logs.c wants to know, and prints what came before it asks for more. A terminal that is stopped,
- * or a pipe that nobody reads, stops the questions, and nothing piles up anywhere.
- *
- * With --json every failure is an object on stdout too, with or without a daemon: {"ok": false, "code": the exit code,
- * "text": the sentence}.
- *
  * A question has five seconds, which several daemons share; a timeout names what was waited for. --watch asks again every
  * second, on a new connection each time, so a restarting daemon is one line on the page. Only a failure of the first
  * question ends it. */

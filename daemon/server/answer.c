@@ -168,12 +168,10 @@ struct answers *answers_create(uv_loop_t *loop) {
   return as;
 }
 
-static void on_closed(uv_handle_t *handle) {}
-
 void answers_close(struct answers *as) {
   if (!as || as->closed) return;
   as->closed = true;
-  uv_close((uv_handle_t *)&as->idle, on_closed);
+  uv_close((uv_handle_t *)&as->idle, NULL);
 }
 
 void answers_destroy(struct answers *as) {

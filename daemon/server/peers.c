@@ -21,8 +21,6 @@
  * takes it for the silent second one of a PyTorch 1.13 client; only that server knows the first. Every other connection
  * becomes a struct conn, which looks at the bytes again.
  *
- * What a connection makes the daemon do before it has said who it is, it does in turn.
- *
  * Unidentified connections wait in two rooms (daemon/server/waiting_room.h): strangers, then those that speak our frames.
  * The order in a room is that of the deadlines. So there is no timer per connection: the server asks for the first
  * deadline and calls peers_expire. A stranger whose last bytes are still on their way out, such as an answer over HTTP,
@@ -182,10 +180,6 @@ static struct waiting_room *half_of(const struct peer *p) {
   return p->account[0] || p->local ? &p->peers->keyed : &p->peers->keyless;
 }
 
-static void peer_leave_line(struct peer *p) {
-  room_leave(half_of(p), &p->turn);
-}
-
 /* The waiting rooms ------------------------------------------------------------------------------------------------ */
 
 static struct peer *peer_of(struct newcomer *n) {
@@ -236,7 +230,7 @@ static int end_arrival(struct peer *p) {
 static void peer_drop(struct peer *p, bool flush) {
   peer_leave_room(p);
   peer_leave_slot(p);
-  peer_leave_line(p);
+  room_leave(half_of(p), &p->turn);
   if (p->munge) munge_keys_cancel(p->munge);
   p->munge = NULL;
   if (p->answer) answer_cancel(p->answer);
@@ -327,17 +321,6 @@ static struct load *load_of_user(struct map *loads, const struct peer *p) {
   return l;
 }
 
-/* If all of a user hold more than may be, some hold more than their part. Without these the rest is light enough. */
-static void lighten(struct peer *p, struct load *l) {
-  size_t bytes = load_of(p), most = p->peers->user_bytes;
-  if (l->bytes <= most || bytes <= most / l->n) return;
-  l->bytes -= bytes;
-  say(p, LOG_WARN,
-      "%s: closed: it holds %zu MiB of messages that are unfinished or that it does not read, and its %s %zu MiB",
-      p->name, bytes >> 20, p->uid >= 0 ? "user" : "address", (l->bytes + bytes) >> 20);
-  peer_drop_and_tell(p, false);
-}
-
 static void peers_weigh(struct peers *ps, uint64_t now) {
   if (is_crowded(ps) && now >= ps->weighed_ms + PEERS_WEIGH_MS) {
     ps->weighed_ms = now;
@@ -366,8 +349,19 @@ static void peers_weigh(struct peers *ps, uint64_t now) {
       l->bytes += load_of(p);
       l->n++;
     }
-    for (size_t i = 0; i < ps->n_slots; i++)
-      if (ps->slots[i] && peer_has_share(ps->slots[i])) lighten(ps->slots[i], load_of_user(&loads, ps->slots[i]));
+    /* If all of a user hold more than may be, some hold more than their part. Without these the rest is light enough. */
+    for (size_t i = 0; i < ps->n_slots; i++) {
+      struct peer *p = ps->slots[i];
+      if (!p || !peer_has_share(p)) continue;
+      struct load *l = load_of_user(&loads, p);
+      size_t bytes = load_of(p), most = ps->user_bytes;
+      if (l->bytes <= most || bytes <= most / l->n) continue;
+      l->bytes -= bytes;
+      say(p, LOG_WARN,
+          "%s: closed: it holds %zu MiB of messages that are unfinished or that it does not read, and its %s %zu MiB",
+          p->name, bytes >> 20, p->uid >= 0 ? "user" : "address", (l->bytes + bytes) >> 20);
+      peer_drop_and_tell(p, false);
+    }
     for (struct map_entry *e = NULL; (e = map_next(&loads, e));) free(e->value);
     map_finish(&loads);
   }
@@ -393,7 +387,7 @@ static void peers_weigh(struct peers *ps, uint64_t now) {
 static bool serve(struct newcomer *n) {
   if (!n) return false;
   struct peer *p = (struct peer *)((char *)n - offsetof(struct peer, turn));
-  peer_leave_line(p);
+  room_leave(half_of(p), &p->turn);
   if (p->arrival) {
     peer_arrive(p);
     return true;
@@ -562,20 +556,6 @@ static void on_question_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) 
   }
 }
 
-/* The stream is its own, with what was read of it. */
-static void peer_begin_question(struct peer *p, bool http, const char *data, size_t len) {
-  if (!http && !p->peers->munge) {
-    on_munge(p, CHANNEL_NO_KEY, NULL, 0);
-    return;
-  }
-  p->http = http;
-  append_request(p, data, len);
-  if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
-    peer_drop(p, false);
-  else
-    (http ? take_request : take_question)(p);
-}
-
 /* Our frames, and the bytes of those that do not speak them --------------------------------------------------------- */
 
 enum { SHOWN_BYTES = 32 };
@@ -670,8 +650,17 @@ static void on_msg(struct conn *c, struct msg *m) {
 /* The stream is ours afterwards in any case. */
 static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
   struct peer *p = c->owner;
-  if ((protocol == FRAME_PROTOCOL_HTTP || protocol == FRAME_PROTOCOL_MUNGE) && !p->local) {
-    peer_begin_question(p, protocol == FRAME_PROTOCOL_HTTP, data, len);
+  p->http = protocol == FRAME_PROTOCOL_HTTP && !p->local;
+  if (p->http || (protocol == FRAME_PROTOCOL_MUNGE && !p->local)) {
+    if (!p->http && !p->peers->munge) {
+      on_munge(p, CHANNEL_NO_KEY, NULL, 0);
+      return true;
+    }
+    append_request(p, data, len);
+    if (uv_read_start(&p->conn.stream, on_request_alloc, on_question_read) != 0)
+      peer_drop(p, false);
+    else
+      (p->http ? take_request : take_question)(p);
     return true;
   }
   struct buf shown = BUF_INIT;
@@ -746,21 +735,17 @@ static bool is_administrator(const struct peer *p) {
   return p->local && (p->uid == 0 || p->uid == (int64_t)geteuid());
 }
 
-/* Of one source, without those that have said who they are. */
-static size_t max_of_source(const struct peer *p) {
-  size_t quarter = p->peers->max / 4;
-  if (p->local && !is_administrator(p)) return PEERS_PER_USER_MAX;
-  if (quarter < PEERS_PER_ADDRESS_MIN) return PEERS_PER_ADDRESS_MIN;
-  return quarter < PEERS_PER_ADDRESS_MAX ? quarter : PEERS_PER_ADDRESS_MAX;
-}
-
 static int make_room(const struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
   /* A user cannot take the last places from the administrator. */
   size_t more = !p->local ? 0 : is_administrator(p) ? PEERS_CONTROL_MORE : PEERS_CONTROL_MORE / 2;
   size_t max = p->peers->max + more;
   char why[96], too_many[96];
-  size_t most = max_of_source(p);
+  /* Of one source, without those that have said who they are. */
+  size_t most = p->peers->max / 4;
+  if (most < PEERS_PER_ADDRESS_MIN) most = PEERS_PER_ADDRESS_MIN;
+  if (most > PEERS_PER_ADDRESS_MAX) most = PEERS_PER_ADDRESS_MAX;
+  if (p->local && !is_administrator(p)) most = PEERS_PER_USER_MAX;
   snprintf(too_many, sizeof(too_many), "%zu connections of this %s have not said who they are", most,
            p->local            ? "user"
            : p->ip.family == 6 ? "network"
@@ -1005,11 +990,8 @@ struct peers *peers_create(const struct peers_options *o) {
   acceptor_init(&ps->acceptor, o->loop, &peers_acceptor_callbacks, ps);
   rations_init(&ps->rations, o->seed);
   rations_init(&ps->known, o->seed);
-  room_init(&ps->unrecognized, o->seed);
-  room_init(&ps->framed, o->seed);
-  room_init(&ps->paused, o->seed);
-  room_init(&ps->keyless, o->seed);
-  room_init(&ps->keyed, o->seed);
+  struct waiting_room *const rooms[] = {&ps->unrecognized, &ps->framed, &ps->paused, &ps->keyless, &ps->keyed};
+  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) room_init(rooms[i], o->seed);
   uv_idle_init(o->loop, &ps->turns);
   ps->turns.data = ps;
   return ps;
@@ -1022,11 +1004,8 @@ void peers_destroy(struct peers *ps) {
   ephemeral_destroy(ps->ephemeral);
   secret_free(ps->tickets);
   answers_destroy(ps->answers);
-  room_finish(&ps->unrecognized);
-  room_finish(&ps->framed);
-  room_finish(&ps->paused);
-  room_finish(&ps->keyless);
-  room_finish(&ps->keyed);
+  struct waiting_room *const rooms[] = {&ps->unrecognized, &ps->framed, &ps->paused, &ps->keyless, &ps->keyed};
+  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) room_finish(rooms[i]);
   free(ps->slots);
   free(ps);
 }

@@ -13,13 +13,6 @@
  * only starts an idle handle, which keeps the next poll from blocking, and a check handle ticks after that poll. The
  * core gets how late the tick is, and extends its leases by that.
  *
- * Foreign clients (PyTorch's TCPStore) use the same port, if --c10d lets them, and do not concern the core:
- * peers.c passes them to the server of the common store. This file only asks whether any is connected, because a
- * client keeps the daemon alive.
- *
- * Claims (--claim) are made by a helper process: claims.c. Its answers are events of the core. At the end the loop lives
- * until the helper has removed the claims of jobs that ended.
- *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
  * it. It stays as long as it sends nodes on to another daemon, unless its owner's job is over: the address of
  * --endpoint may be its own, and nobody else listens there. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at
@@ -154,10 +147,8 @@ static void step_core(struct server *s, struct core_event *ev) {
 
 /* Leaving ---------------------------------------------------------------------------------------------------------- */
 
-static void on_handle_closed(uv_handle_t *handle) {}
-
 static void close_handle(uv_handle_t *handle) {
-  if (!uv_is_closing(handle)) uv_close(handle, on_handle_closed);
+  if (!uv_is_closing(handle)) uv_close(handle, NULL);
 }
 
 static void close_everything(struct server *s) {
