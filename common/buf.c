@@ -3,8 +3,6 @@
  * rest to the front. A ring or an offset would save that move, but then every user would have to know of two pieces or
  * of a begin. Frames are small here, and readers of large streams consume once per read, not once per byte.
  *
- * One byte more than asked for is always allocated for the NUL.
- *
  * Escaping is for text that a stranger sent and a person reads; common/printable.h decides which characters need it.
  * The result is one line of printable text for any input. */
 

@@ -10,8 +10,7 @@
  *   sentence is built aside and copied.
  * - A sentence that does not fit ends in "..." at a character's boundary. The front is kept, because it says where.
  * - A sentence is one printable line. Line breaks and tabs of an argument become spaces, and other characters that
- *   common/printable.h refuses are
- *   escaped here, once, instead of at each place that prints.
+ *   common/printable.h refuses are escaped here, once, instead of at each place that prints.
  *
  * libuv adds codes of its own to errno's: end of stream and the answers of getaddrinfo. strerror knows none of them, so
  * their texts are here. */

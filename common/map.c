@@ -6,10 +6,7 @@
  * Removing turns the entry into a hole: its key is freed, and its slot stays and is walked past. So there are no
  * tombstones to count, and a loop may remove its current entry, since nothing moves. Holes are removed when the array
  * is full: if a quarter of it is holes it is packed in place, else it doubles; in both cases all slots are filled
- * again. Every insertion takes a new entry, so at most half of the slots are in use, and a probe always finds a 0.
- *
- * The hash is SipHash, keyed by a seed in the object (common/siphash.h says why). The order of slots depends on the
- * seed; the order of iteration does not. */
+ * again. Every insertion takes a new entry, so at most half of the slots are in use, and a probe always finds a 0. */
 
 #include "common/map.h"
 

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: a frame's type and flags around one object of the codec.
  *
- * The lists of msg.h hold the particulars of each message. Here is what all have in common: the type's number, the side
- * that may receive it, and the frame around it.
- *
  * A frame is decoded as a whole or not at all. msg_decode refuses an unknown type and one that goes the other way, so a
  * peer cannot make an agent act on an agent's message. Every field of a decoded message is within its bounds: the
  * receiver checks its meaning, never its form. A body without JSON reads as an empty object, so a heartbeat has 16
  * bytes and needs no special case.
  *
  * Of a GREETING or HELLO that does not fit only its versions and the name of its release are decoded.
- *
- * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is
- * copied twice.
  *
  * Both sides keep verdicts (until a round is settled, in state lines, in files). So verdicts have deep copies and a
  * JSON form of their own, with all fields, since other programs read it. */

@@ -7,8 +7,6 @@
  * with a million descriptors must not turn "port in use" into a wait. /proc/net/tcp lists listening sockets first, so
  * its limit does not hide them.
  *
- * sock_diag (netlink) would be faster for the first half, but would need more code than it saves time here.
- *
  * port_holder_of runs inside a loop, so it looks only at processes of the user who is known to hold the inode, and at
  * fewer links. */
 

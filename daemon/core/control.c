@@ -7,8 +7,6 @@
  *
  * Two users may have jobs with one id. Only root and the daemon's user see both; CONTROL's `owner` chooses one.
  *
- * A drain by another user holds for that user's jobs alone, so it does not matter who else has nodes on the host.
- *
  * The answer says what the verb has started and what will follow. After a mistake it lists what exists. With "json"
  * it is one object: ok, code, text, and fields for programs. */
 

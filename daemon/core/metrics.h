@@ -4,8 +4,6 @@
 
 /* /metrics: what Prometheus scrapes, in its text format 0.0.4. Pure.
  *
- * The text of a thousand jobs takes 2 ms or so, in one go (tests/unit/daemon/core/test_scale.c).
- *
  * No series exists per rank or per node, so their number does not depend on the size of a job. Odd facts alone name their
  * node: the first ODD_SERIES_MAX of a job. */
 

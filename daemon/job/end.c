@@ -6,8 +6,6 @@
  * its peers die milliseconds later. So each cause is offered with the time at which it happened, the weightiest is
  * kept, and the budget is charged once, from what is left at the end.
  *
- * STOP, SETTLED and END are each made in one function, since a node that comes back late gets them again.
- *
  * The job keeps its last sixteen verdicts, with time and charge, for rdzvctl: "it crashed three times tonight" is a
  * question about rounds that ran unwatched. Their texts are cut, because sixteen whole ones of four thousand jobs would
  * be half a gigabyte; the last verdict is also kept whole. The sixteen live as long as the daemon; the state file has

@@ -14,9 +14,7 @@
  *
  * Ten thousand nodes report progress twice a second. All of them are looked at twice a second, not for each message, and
  * when the slowest one has come further: so a job is not taken to be a report behind. Whoever reads the account while
- * nothing comes looks at all of them, too: only then is it known how long the job stands still.
- *
- * The judgement on progress, the speed and the time left are made here once, and every view shows them. */
+ * nothing comes looks at all of them, too: only then is it known how long the job stands still. */
 
 #include "daemon/job/goodput.h"
 

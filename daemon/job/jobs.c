@@ -10,10 +10,7 @@
  * A job that has ended stays in the list beside the next job with that id, so that a node that was away learns how it
  * ended. When a job is forgotten, or recovers to another incarnation, its incarnation
  * and last round are noted: nodes that were away may know less of it than was sealed, and bring it back, and no round
- * number may be given out twice.
- *
- * A member has at most one connection. A HELLO on a new connection closes the old one; a HELLO that names another
- * agent on the same connection leaves the agent of before without one. */
+ * number may be given out twice. */
 
 #include "daemon/job/internal.h"
 

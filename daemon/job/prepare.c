@@ -19,9 +19,7 @@
  *
  * If a node finishes meanwhile, the round is about to end by itself. Newcomers and drains can wait for that: the round
  * goes on as if nothing had been asked. A leaving node cannot wait; if all finish before they have stopped, the job is
- * done even so (end.c).
- *
- * member.c counts the nodes that have not answered. */
+ * done even so (end.c). */
 
 #include "daemon/job/internal.h"
 

@@ -1,33 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A failure that comes again.
  *
- * A restart helps against a fault that passes. It does not help against a bug that every round meets at the same place,
- * and each such round costs all nodes their start. So a charged failure leaves a mark (struct failure_mark), and the
- * next one is a repeat if it
+ * A restart helps against a fault that passes, and not against a bug that every round meets at the same place. So a
+ * charged failure leaves a mark (struct failure_mark). The next one is a repeat if it failed the same way
+ * (fingerprint.c), could be the workers' own doing (can_repeat), and came no further. A repeat never refunds the
+ * budget, and the --repeat-limit'th in a row ends the job. A failure of another kind begins a row of its own.
  *
- *   - failed the same way: equal fingerprint (fingerprint.c), whichever rank it hit;
- *   - could be the workers' own doing (can_repeat);
- *   - came no further.
+ * Of the signs that hang detection knows only a step means the same in two rounds. If either round has reported one,
+ * the later round came further only with a higher step. Without any step the time from START to the failure is the only
+ * measure. It cannot see what a checkpoint has saved, so it claims little:
  *
- * A repeat never refunds the budget, and the --repeat-limit'th in a row ends the job. A failure of another kind begins
- * a row of its own.
- *
- * "No further" needs a measure that means the same in two rounds. Of the signs that hang detection knows only the step
- * does: it is a position in the work, and a round that goes on from a checkpoint counts on from there. Output and a
- * file's times tell that a worker lives, not how far it is; they count in what follows, since a hang happened at the
- * last of them. If either round has reported a step, the later one came further only with a higher step.
- *
- * Without any step the time from START to the failure is the only measure. It cannot see what a checkpoint has saved,
- * so it claims little:
- *
- *   - A round that lived longer came further. Longer means by more than a tenth, and by more than 10 s: machines are not
- *     equally fast every day.
+ *   - A round that lived longer by more than a tenth, and by more than 10 s, came further.
  *   - A short one (below 10 min, which refunds nothing by itself) that lived no longer came no further.
  *   - A long one came no further only if it lived about as long. A deterministic crash comes after the same time again.
  *     A fault from outside that hits a job which resumes from checkpoints comes after any time: 5 h, 2 h, 3 h.
  *
- * A round that ends without such a failure (a node was lost, a drain, SIGKILL) says nothing about the bug, unless it
- * came further than the mark: then the row is over. */
+ * A round that ends without such a failure says nothing about the bug, unless it came further than the mark: then the
+ * row is over. */
 
 #include "daemon/job/fingerprint.h"
 #include "daemon/job/internal.h"
