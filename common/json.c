@@ -93,3 +93,15 @@ void json_put(struct buf *out, json_t *v) {
   json_print(out, v);
   json_decref(v);
 }
+
+const char *json_read_text(const json_t *o, const char *key, size_t max) {
+  const char *s = json_string_value(json_object_get(o, key));
+  return s && strlen(s) <= max ? s : "";
+}
+
+bool json_read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
+  const json_t *v = json_object_get(o, key);
+  if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) return false;
+  *to = json_integer_value(v);
+  return true;
+}

@@ -6,6 +6,8 @@
  * size. */
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
 
@@ -17,6 +19,10 @@ json_t *json_text(const char *s);
 void json_print(struct buf *out, const json_t *v);
 /* The same, and releases v. */
 void json_put(struct buf *out, json_t *v);
+/* The text of this field; "": it has none, or one of more than `max` bytes. */
+const char *json_read_text(const json_t *o, const char *key, size_t max);
+/* False: the field is not an integer within these bounds. */
+bool json_read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to);
 /* Appends JSON text from elsewhere in a form that a terminal can show: unprintable characters become \u009b, bytes that
  * are not UTF-8 become U+FFFD, and line breaks stay. */
 void json_put_printable(struct buf *out, const char *text, size_t len);

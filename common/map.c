@@ -106,3 +106,8 @@ struct map_entry *map_next(const struct map *m, const struct map_entry *after) {
     if (m->entries[i].key) return &m->entries[i];
   return NULL;
 }
+
+void map_finish_all(struct map *m) {
+  for (struct map_entry *e = NULL; (e = map_next(m, e));) free(e->value);
+  map_finish(m);
+}

@@ -26,7 +26,8 @@ struct map {
 };
 
 void map_init(struct map *m, uint64_t seed);
-void map_finish(struct map *m); /* values are not touched */
+void map_finish(struct map *m);     /* values are not touched */
+void map_finish_all(struct map *m); /* values are freed */
 void *map_get(const struct map *m, const char *key);
 void *map_get_n(const struct map *m, const void *key, size_t len);
 void *map_put(struct map *m, const char *key, void *value); /* the value that was there, else NULL */

@@ -27,8 +27,7 @@ void rations_init(struct rations *a, uint64_t seed) {
 }
 
 void rations_finish(struct rations *a) {
-  for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) free(e->value);
-  map_finish(&a->map);
+  map_finish_all(&a->map);
 }
 
 /* Whether one more line may be written, of any peer. */

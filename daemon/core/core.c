@@ -272,8 +272,7 @@ void core_destroy(struct core *c) {
   moved_finish(c);
   logs_finish(&c->logs);
   jobs_finish(&c->jobs);
-  for (struct map_entry *e = NULL; (e = map_next(&c->talks, e));) free(e->value);
-  map_finish(&c->talks);
+  map_finish_all(&c->talks);
   rations_finish(&c->rations);
   free(c);
 }

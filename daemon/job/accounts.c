@@ -16,8 +16,7 @@ void accounts_init(struct accounts *all, uint64_t seed) {
 }
 
 void accounts_finish(struct accounts *all) {
-  for (struct map_entry *e = NULL; (e = map_next(&all->by_key, e));) free(e->value);
-  map_finish(&all->by_key);
+  map_finish_all(&all->by_key);
 }
 
 static bool is_needed(const struct accounts *all, const struct account *a) {

@@ -224,14 +224,9 @@ bool job_claim_waits(const struct job *j) {
 
 /* Answers. --------------------------------------------------------------------------------------------------------- */
 
-static const char *text_of(const json_t *v, const char *key, size_t max) {
-  const char *s = json_string_value(json_object_get(v, key));
-  return s && strlen(s) <= max ? s : "";
-}
-
 /* The winner was at our own address: a daemon whose state is lost. */
 static bool was_here(const struct job *j, const json_t *content) {
-  const char *addr = text_of(content, "addr", ADDR_MAX);
+  const char *addr = json_read_text(content, "addr", ADDR_MAX);
   bool port = json_integer_value(json_object_get(content, "port")) == j->jobs->daemon.port;
   for (size_t i = 0; i < j->n_members && port; i++)
     if (!strcmp(j->members[i]->daemon_addr, addr)) return true;
@@ -252,11 +247,11 @@ static bool was_sent_lately(struct jobs *jobs, const char *agent, const struct m
 
 /* Not those with another command: they are of another job, to which nobody has given a name of its own. */
 static void send_moved(struct job *j, const json_t *content) {
-  const char *command = text_of(content, "command", COMMAND_HASH_MAX);
+  const char *command = json_read_text(content, "command", COMMAND_HASH_MAX);
   struct msg msg;
   msg_init(&msg, MSG_MOVED);
-  msg.moved.host = text_of(content, "host", HOST_MAX);
-  msg.moved.addr = text_of(content, "addr", ADDR_MAX);
+  msg.moved.host = json_read_text(content, "host", HOST_MAX);
+  msg.moved.addr = json_read_text(content, "addr", ADDR_MAX);
   msg.moved.port = json_integer_value(json_object_get(content, "port"));
   if (!ipaddr_parse(msg.moved.addr).family || msg.moved.port < 1 || msg.moved.port > 65535) return;
   if (!msg.moved.host[0]) msg.moved.host = msg.moved.addr;
@@ -278,7 +273,7 @@ static void pass(struct job *j, uint64_t again_ms, uint64_t now_ms) {
 
 static void be_passed(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
-  const char *host = text_of(content, "host", HOST_MAX);
+  const char *host = json_read_text(content, "host", HOST_MAX);
   /* A node of the winner's round follows this daemon: from when on that counts; UINT64_MAX: none does. */
   uint64_t counts_ms = UINT64_MAX;
   size_t i;
@@ -323,12 +318,12 @@ static bool end_as_elsewhere(struct job *j, const char *text, uint64_t now_ms) {
 
 static void be_taken_run(struct job *j, const json_t *content, uint64_t now_ms) {
   struct claim *c = j->claim;
-  const char *holder = text_of(content, "incarnation", INCARNATION_MAX);
+  const char *holder = json_read_text(content, "incarnation", INCARNATION_MAX);
   if (!strcmp(holder, j->incarnation))
     c->run = RUN_OURS; /* by another daemon, or a former life of this one */
   else if (holder[0]) {
     /* Another incarnation has not ended. It may live where nobody here can see it. */
-    const char *host = text_of(content, "host", HOST_MAX);
+    const char *host = json_read_text(content, "host", HOST_MAX);
     char begun[48];
     c->run = RUN_FREE;
     c->again_ms = now_ms + CLAIM_MOVED_MS;
@@ -372,7 +367,7 @@ static void be_taken(struct job *j, const char *text, uint64_t now_ms) {
   json_t *content = json_parse_object(text, strlen(text), &e);
   if (content && j->claim->asked == THE_RUN)
     be_taken_run(j, content, now_ms);
-  else if (content && !strcmp(text_of(content, "daemon", DAEMON_ID_MAX), j->jobs->daemon.id))
+  else if (content && !strcmp(json_read_text(content, "daemon", DAEMON_ID_MAX), j->jobs->daemon.id))
     pass(j, now_ms, now_ms); /* for other nodes, and its answer had not come */
   else if (content)
     be_passed(j, content, now_ms);

@@ -61,7 +61,7 @@ static struct drain *find_same(const struct jobs *jobs, const struct drain *like
   return NULL;
 }
 
-static void drain_to_line(const struct drain *d, bool begins, struct buf *out) {
+static json_t *drain_to_json(const struct drain *d, bool begins) {
   json_t *v = json_pack("{s:s,s:s,s:I,s:s}", "event", begins ? "drain" : "undrain", "host", d->host, "uid",
                         (json_int_t)d->uid, "incarnation", d->incarnation);
   if (begins) {
@@ -69,14 +69,7 @@ static void drain_to_line(const struct drain *d, bool begins, struct buf *out) {
     json_object_set_new(v, "wall_ms", json_integer((json_int_t)d->wall_ms));
     if (d->force) json_object_set_new(v, "force", json_true());
   }
-  json_put(out, v);
-}
-
-static void save_drain(struct jobs *jobs, const struct drain *d, bool begins) {
-  struct buf line = BUF_INIT;
-  drain_to_line(d, begins, &line);
-  jobs_save(jobs, &line);
-  buf_finish(&line);
+  return v;
 }
 
 static struct drain *keep_drain(struct jobs *jobs, const struct drain *like) {
@@ -108,7 +101,7 @@ static size_t remove_drains(struct jobs *jobs, const char *host, const struct dr
         continue;
       }
       *at = d->next;
-      if (tell) save_drain(jobs, d, false);
+      if (tell) jobs_save(jobs, drain_to_json(d, false));
       free(d->host);
       free(d->by);
       free(d);
@@ -221,7 +214,7 @@ static void apply_to_all_jobs(struct jobs *jobs, uint64_t now_ms) {
 bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms) {
   if (!find_same(jobs, like) && jobs->n_drains >= (like->uid < 0 ? JOB_DRAINS_MAX : JOB_DRAINS_SHARED_MAX))
     return false;
-  save_drain(jobs, keep_drain(jobs, like), true);
+  jobs_save(jobs, drain_to_json(keep_drain(jobs, like), true));
   apply_to_all_jobs(jobs, now_ms);
   return true;
 }
@@ -254,9 +247,9 @@ void job_move_drains(struct job *j) {
   for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
     for (struct drain *d = e->value; d; d = d->next) {
       if (!like.incarnation[0] || !is_same(d, &like)) continue;
-      save_drain(j->jobs, d, false);
+      jobs_save(j->jobs, drain_to_json(d, false));
       memcpy(d->incarnation, j->incarnation, sizeof d->incarnation);
-      save_drain(j->jobs, d, true);
+      jobs_save(j->jobs, drain_to_json(d, true));
     }
 }
 
@@ -277,7 +270,7 @@ bool job_exclude(struct job *j, const char *host, const char *by) {
   struct drain d = job_own_drain(j, host, by);
   bool can = job_may_exclude(j, host);
   if (can) {
-    save_drain(j->jobs, keep_drain(j->jobs, &d), true);
+    jobs_save(j->jobs, drain_to_json(keep_drain(j->jobs, &d), true));
     flag_members(j);
   }
   jobs_log(j->jobs, LOG_WARN,
@@ -337,27 +330,23 @@ void drain_text(const struct drain *d, struct buf *out) {
 
 bool jobs_load_drain(struct jobs *jobs, const void *json) {
   const json_t *o = json;
-  const char *event = json_string_value(json_object_get(o, "event")),
-             *host = json_string_value(json_object_get(o, "host"));
+  const char *event = json_read_text(o, "event", 8), *host = json_read_text(o, "host", HOST_MAX);
   const char *by = json_string_value(json_object_get(o, "by")),
              *life = json_string_value(json_object_get(o, "incarnation"));
-  const json_t *uid = json_object_get(o, "uid"), *wall_ms = json_object_get(o, "wall_ms");
-  if (!host || !host[0] || strlen(host) > HOST_MAX || !life || strlen(life) > INCARNATION_MAX ||
-      !json_is_integer(uid) || json_integer_value(uid) < -1)
+  int64_t wall_ms;
+  struct drain d = {
+      .host = (char *)(uintptr_t)host, .by = (char *)(uintptr_t)by, .force = json_is_true(json_object_get(o, "force"))};
+  if (!host[0] || !life || strlen(life) > INCARNATION_MAX || !json_read_int(o, "uid", -1, INT64_MAX, &d.uid))
     return false;
-  struct drain d = {.host = (char *)(uintptr_t)host,
-                    .by = (char *)(uintptr_t)by,
-                    .uid = json_integer_value(uid),
-                    .force = json_is_true(json_object_get(o, "force"))};
   memcpy(d.incarnation, life, strlen(life));
   if (!strcmp(event, "undrain")) {
     remove_drains(jobs, host, &d, false);
     return true;
   }
-  if (!by || strlen(by) > TEXT_MAX || !json_is_integer(wall_ms) || json_integer_value(wall_ms) < 0 ||
+  if (!by || strlen(by) > TEXT_MAX || !json_read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
       jobs->n_drains >= JOB_DRAINS_MAX)
     return false;
-  d.wall_ms = (uint64_t)json_integer_value(wall_ms);
+  d.wall_ms = (uint64_t)wall_ms;
   keep_drain(jobs, &d);
   return true;
 }
@@ -365,7 +354,7 @@ bool jobs_load_drain(struct jobs *jobs, const void *json) {
 void jobs_drain_lines(const struct jobs *jobs, struct buf *out) {
   for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));)
     for (const struct drain *d = e->value; d; d = d->next) {
-      drain_to_line(d, true, out);
+      json_put(out, drain_to_json(d, true));
       buf_putc(out, '\n');
     }
 }

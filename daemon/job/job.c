@@ -647,11 +647,6 @@ void job_clear_round(struct job *j) {
   job_forget_pace(j);
 }
 
-static void free_map(struct map *m) {
-  for (struct map_entry *e = NULL; (e = map_next(m, e));) free(e->value);
-  map_finish(m);
-}
-
 void job_destroy(struct job *j) {
   while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
   job_set_account(j, NULL);
@@ -663,14 +658,14 @@ void job_destroy(struct job *j) {
   map_finish(&j->wanted);
   map_finish(&j->role_sizes);
   free(j->members);
-  free_map(&j->holds);
+  map_finish_all(&j->holds);
   map_finish(&j->accounted);
-  free_map(&j->flaps);
+  map_finish_all(&j->flaps);
   for (size_t i = 0; i < j->n_past && i < JOB_PAST_MAX; i++) verdict_free(&j->past[i].verdict);
   free(j->past);
   map_finish(&j->failures);
   job_finish_roster(j);
-  free_map(&j->quorum->voters);
+  map_finish_all(&j->quorum->voters);
   free(j->quorum);
   job_claim_destroy(j);
   job_pairs_destroy(j);

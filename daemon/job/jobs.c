@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/deadline.h"
+#include "common/json.h"
 #include "common/mem.h"
 #include "common/siphash.h"
 
@@ -66,8 +67,10 @@ void jobs_pause(struct jobs *jobs, uint64_t conn) {
   add_effect(jobs, JOB_EFFECT_PAUSE, conn);
 }
 
-void jobs_save(struct jobs *jobs, const struct buf *line) {
-  add_effect(jobs, JOB_EFFECT_SAVE, 0)->text = xstrdup(buf_text(line));
+void jobs_save(struct jobs *jobs, void *line) {
+  struct buf text = BUF_INIT;
+  json_put(&text, line);
+  add_effect(jobs, JOB_EFFECT_SAVE, 0)->text = buf_steal(&text);
 }
 
 void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content) {

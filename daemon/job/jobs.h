@@ -151,7 +151,7 @@ void jobs_send_bytes(struct jobs *jobs, uint64_t conn, struct bytes *b); /* take
 void jobs_close(struct jobs *jobs, uint64_t conn);
 void jobs_pause(struct jobs *jobs, uint64_t conn);
 void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
-void jobs_save(struct jobs *jobs, const struct buf *line);
+void jobs_save(struct jobs *jobs, void *line);                                         /* a json_t; takes it */
 void jobs_claim(struct jobs *jobs, uint64_t serial, const char *name, const struct buf *content);
 void jobs_unclaim(struct jobs *jobs, const char *prefix, const struct buf *content);
 /* owner: the name of the account whose turn of --on-event it takes; "": it has none. */

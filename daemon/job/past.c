@@ -19,12 +19,7 @@
 
 /* With the job's own line, whose write is waited for in any case. */
 void job_save_past(const struct job *j) {
-  struct buf line = BUF_INIT;
-  while (suspicions_next_unsaved(&j->jobs->suspicions, j->uid, &line)) {
-    jobs_save(j->jobs, &line);
-    buf_clear(&line);
-  }
-  buf_finish(&line);
+  for (void *line; (line = suspicions_next_unsaved(&j->jobs->suspicions, j->uid));) jobs_save(j->jobs, line);
 }
 
 /* A failure that a host may have caused: no drill of an operator, and nothing that a restart would repeat anywhere. */
@@ -68,10 +63,7 @@ static bool took_part(void *ctx, const char *host) {
 }
 
 static void save_taken_back(void *ctx, const struct suspicion *one) {
-  struct buf line = BUF_INIT;
-  suspicion_line(one, &line);
-  jobs_save(((struct job **)ctx)[0]->jobs, &line);
-  buf_finish(&line);
+  jobs_save(((struct job **)ctx)[0]->jobs, suspicion_json(one));
 }
 
 void job_note_success(struct job *j) {
@@ -85,11 +77,8 @@ void job_note_success(struct job *j) {
 }
 
 size_t jobs_clear_past(struct jobs *jobs, const char *host, int64_t uid, bool all) {
-  struct buf line = BUF_INIT;
   size_t n = suspicions_clear(&jobs->suspicions, host, uid, all);
-  suspicion_cleared_line(host, uid, all, &line);
-  if (n) jobs_save(jobs, &line);
-  buf_finish(&line);
+  if (n) jobs_save(jobs, suspicion_cleared_json(host, uid, all));
   for (size_t i = 0; i < jobs->n_all; i++) {
     struct job *j = jobs->all[i];
     if (job_is_over(j) || (!all && j->uid != uid)) continue;

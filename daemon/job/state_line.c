@@ -26,7 +26,7 @@
 
 #include "common/json.h"
 
-static void job_state_line(const struct job *j, struct buf *out) {
+static json_t *job_to_json(const struct job *j) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
   json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
                         "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
@@ -55,45 +55,31 @@ static void job_state_line(const struct job *j, struct buf *out) {
     json_object_set_new(v, "code", json_integer(j->code));
     json_object_set_new(v, "verdict", verdict_to_json(&j->last_verdict));
   }
-  json_put(out, v);
+  return v;
 }
 
 void job_save(const struct job *j) {
   job_save_past(j);
-  struct buf line = BUF_INIT;
-  job_state_line(j, &line);
-  jobs_save(j->jobs, &line);
-  buf_finish(&line);
-}
-
-static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
-  const json_t *v = json_object_get(o, key);
-  if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) return false;
-  *to = json_integer_value(v);
-  return true;
-}
-
-static const char *read_text(const json_t *o, const char *key, size_t max) {
-  const char *s = json_string_value(json_object_get(o, key));
-  return s && s[0] && strlen(s) <= max ? s : NULL;
+  jobs_save(j->jobs, job_to_json(j));
 }
 
 /* False: the line is not a state line. */
 static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
-  const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
+  const char *event = json_read_text(o, "event", 8), *id = json_read_text(o, "job", JOB_ID_MAX);
   bool past, loaded = suspicions_load(&jobs->suspicions, o, &past);
   if (past) return loaded;
-  if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return jobs_load_drain(jobs, o);
-  const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
+  if (!strcmp(event, "drain") || !strcmp(event, "undrain")) return jobs_load_drain(jobs, o);
+  const char *incarnation = json_read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
   int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid;
-  if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
+  if (!event[0] || !id[0] || !incarnation[0] || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
       settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
     return false;
-  if (!read_int(o, "round", 0, JOB_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
-      !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
-      !read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
-      !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms) || !read_int(o, "uid", -1, UINT32_MAX, &uid))
+  if (!json_read_int(o, "round", 0, JOB_ROUND_MAX, &round) || !json_read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
+      !json_read_int(o, "restarts_used", 0, 1000000, &used) || !json_read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
+      !json_read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
+      !json_read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms) ||
+      !json_read_int(o, "uid", -1, UINT32_MAX, &uid))
     return false;
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
@@ -135,7 +121,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
     j->round_nodes = nodes;
     j->exact = true;
     int64_t away_ms;
-    if (read_int(o, "away_ms", 1, JOB_AWAY_MS, &away_ms)) j->away_ms = now_ms + (uint64_t)away_ms;
+    if (json_read_int(o, "away_ms", 1, JOB_AWAY_MS, &away_ms)) j->away_ms = now_ms + (uint64_t)away_ms;
     if (json_is_true(json_object_get(o, "succession"))) job_quorum_load(j);
     j->budget_from = BUDGET_START;
     return true;
@@ -147,7 +133,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   if (held_ms) job_hold_agent(j, "", "", held_ms < 0 ? UINT64_MAX : now_ms + (uint64_t)held_ms);
   const char *outcome = json_string_value(json_object_get(o, "outcome"));
   int64_t code = 0;
-  read_int(o, "code", 0, 255, &code);
+  json_read_int(o, "code", 0, 255, &code);
   j->outcome = OUTCOME_FAILED;
   for (int i = 0; outcome && i < OUTCOME_COUNT; i++)
     if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
@@ -175,7 +161,7 @@ void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms) {
 void jobs_state_lines(const struct jobs *jobs, struct buf *out) {
   for (size_t i = 0; i < jobs->n_all; i++) {
     if (!jobs->all[i]->round && !job_is_over(jobs->all[i])) continue;
-    job_state_line(jobs->all[i], out);
+    json_put(out, job_to_json(jobs->all[i]));
     buf_putc(out, '\n');
   }
   jobs_drain_lines(jobs, out);

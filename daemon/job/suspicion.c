@@ -313,66 +313,56 @@ size_t suspicions_clear(struct suspicions *s, const char *host, int64_t uid, boo
 
 /* The state file. -------------------------------------------------------------------------------------------------- */
 
-void suspicion_line(const struct suspicion *one, struct buf *out) {
+void *suspicion_json(const struct suspicion *one) {
   json_t *v = json_pack("{s:s,s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I}", "event", "suspect", "host", one->host, "uid",
                         (json_int_t)one->uid, "job", one->job, "run", one->run, "command", one->command, "node_rank",
                         (json_int_t)one->node_rank, "nodes", (json_int_t)one->nodes, "failures",
                         (json_int_t)one->failures, "wall_ms", (json_int_t)one->wall_ms);
   if (one->passed) json_object_set_new(v, "passed", json_true());
-  json_put(out, v);
+  return v;
 }
 
-bool suspicions_next_unsaved(struct suspicions *s, int64_t uid, struct buf *out) {
+void *suspicions_next_unsaved(struct suspicions *s, int64_t uid) {
   const struct suspicion_user *u = find_user(s, uid);
   for (size_t i = 0; u && i < u->n; i++) {
     if (!u->v[i]->unsaved) continue;
     u->v[i]->unsaved = false;
-    suspicion_line(u->v[i], out);
-    return true;
+    return suspicion_json(u->v[i]);
   }
-  return false;
+  return NULL;
 }
 
-void suspicion_cleared_line(const char *host, int64_t uid, bool all, struct buf *out) {
-  json_put(out, json_pack("{s:s,s:s,s:I,s:b}", "event", "cleared", "host", host, "uid", (json_int_t)uid, "all", all));
+void *suspicion_cleared_json(const char *host, int64_t uid, bool all) {
+  return json_pack("{s:s,s:s,s:I,s:b}", "event", "cleared", "host", host, "uid", (json_int_t)uid, "all", all);
 }
 
 void suspicions_lines(const struct suspicions *s, struct buf *out) {
   for (struct map_entry *e = NULL; (e = map_next(&s->users, e));) {
     const struct suspicion_user *u = e->value;
     for (size_t i = 0; i < u->n; i++) {
-      suspicion_line(u->v[i], out);
+      json_put(out, suspicion_json(u->v[i]));
       buf_putc(out, '\n');
     }
   }
 }
 
-static bool read_text(const json_t *o, const char *key, size_t least, size_t most, const char **to) {
-  *to = json_string_value(json_object_get(o, key));
-  return *to && strlen(*to) >= least && strlen(*to) <= most;
-}
-
-static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
-  const json_t *v = json_object_get(o, key);
-  *to = json_integer_value(v);
-  return json_is_integer(v) && *to >= min && *to <= max;
-}
-
 bool suspicions_load(struct suspicions *s, const void *json, bool *ours) {
   const json_t *o = json;
-  const char *event, *host, *job, *run, *command;
+  const char *event = json_read_text(o, "event", 8), *host = json_read_text(o, "host", HOST_MAX);
+  const char *job = json_read_text(o, "job", JOB_ID_MAX), *run = json_read_text(o, "run", INCARNATION_MAX);
+  const char *command = json_string_value(json_object_get(o, "command"));
   struct suspicion f = {0};
   int64_t at_ms;
-  *ours = read_text(o, "event", 1, 8, &event) && (!strcmp(event, "suspect") || !strcmp(event, "cleared"));
-  if (!*ours || !read_text(o, "host", 1, HOST_MAX, &host) || !read_int(o, "uid", -1, UINT32_MAX, &f.uid)) return false;
+  *ours = !strcmp(event, "suspect") || !strcmp(event, "cleared");
+  if (!*ours || !host[0] || !json_read_int(o, "uid", -1, UINT32_MAX, &f.uid)) return false;
   if (!strcmp(event, "cleared")) {
     suspicions_clear(s, host, f.uid, json_is_true(json_object_get(o, "all")));
     return true;
   }
-  if (!read_text(o, "job", 1, JOB_ID_MAX, &job) || !read_text(o, "run", 1, INCARNATION_MAX, &run) ||
-      !read_text(o, "command", 0, COMMAND_HASH_MAX, &command) ||
-      !read_int(o, "node_rank", -1, NODES_MAX, &f.node_rank) || !read_int(o, "nodes", 0, NODES_MAX, &f.nodes) ||
-      !read_int(o, "failures", 0, INT32_MAX, &f.failures) || !read_int(o, "wall_ms", 0, INT64_MAX, &at_ms))
+  if (!job[0] || !run[0] || !command || strlen(command) > COMMAND_HASH_MAX ||
+      !json_read_int(o, "node_rank", -1, NODES_MAX, &f.node_rank) ||
+      !json_read_int(o, "nodes", 0, NODES_MAX, &f.nodes) || !json_read_int(o, "failures", 0, INT32_MAX, &f.failures) ||
+      !json_read_int(o, "wall_ms", 0, INT64_MAX, &at_ms))
     return false;
   f.host = (char *)(uintptr_t)host;
   f.job = (char *)(uintptr_t)job;

@@ -72,11 +72,11 @@ void suspicions_reason(const struct suspicions *s, const char *host, int64_t uid
 
 size_t suspicions_count_excluded(struct suspicions *s, int64_t uid, uint64_t wall_ms);
 
-/* Lines of the state file. */
-void suspicion_line(const struct suspicion *one, struct buf *out);
-void suspicion_cleared_line(const char *host, int64_t uid, bool all, struct buf *out);
-/* The next line of that user's that is not written yet, without its end. False: there is none. */
-bool suspicions_next_unsaved(struct suspicions *s, int64_t uid, struct buf *out);
+/* Lines of the state file: each a json_t, the caller's. */
+void *suspicion_json(const struct suspicion *one);
+void *suspicion_cleared_json(const char *host, int64_t uid, bool all);
+/* The next line of that user's that is not written yet; NULL: there is none. */
+void *suspicions_next_unsaved(struct suspicions *s, int64_t uid);
 void suspicions_lines(const struct suspicions *s, struct buf *out);
 /* A json_t. *ours: the line is of this kind; false: it is invalid. */
 bool suspicions_load(struct suspicions *s, const void *json, bool *ours);

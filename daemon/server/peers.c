@@ -362,8 +362,7 @@ static void peers_weigh(struct peers *ps, uint64_t now) {
           p->name, bytes >> 20, p->uid >= 0 ? "user" : "address", (l->bytes + bytes) >> 20);
       peer_drop_and_tell(p, false);
     }
-    for (struct map_entry *e = NULL; (e = map_next(&loads, e));) free(e->value);
-    map_finish(&loads);
+    map_finish_all(&loads);
   }
 }
 
