@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host:port as people write it, and numeric addresses that can be compared.
- *
- * No name is looked up here, since getaddrinfo blocks. inet_pton reads numbers.
+/* host:port as people write it, and numeric addresses that can be compared. No name is looked up here.
  *
  * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without one. The rule: brackets hold an
  * IPv6 address, and a port may follow. Without brackets one colon separates host and port, and two or more make the
  * whole text an IPv6 address. So "::1:2940" is an address without a port, "::1:29400" is an error whose sentence shows
- * the brackets, and "fe80:1" is host "fe80", port 1, as in every other program.
+ * the brackets, and "fe80:1" is host "fe80", port 1.
  *
- * A name is checked for its characters only: a name that no resolver can know ("node 1", "tcp://node1") is refused
- * here, where the sentence can give the reason. Digits and dots that are not an IPv4 address are refused too, because
- * "10.0.1" is 10.0.0.1 to some resolvers. */
+ * A name that no resolver can know ("node 1", "tcp://node1") is refused here, where the sentence can give the reason.
+ * Digits and dots that are not an IPv4 address are refused too: "10.0.1" is 10.0.0.1 to some resolvers. */
 
 #include "common/endpoint.h"
 

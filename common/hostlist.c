@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of hosts, short and long. A scheduler lists a thousand hosts in twenty characters, and a person can read a
- * thousand hosts only in that form.
+/* Lists of hosts, short and long.
  *
  * The short form is Slurm's: names separated by commas. A bracket stands for each of its numbers and ranges. A name may
  * have several brackets: every combination is meant, and the last bracket changes fastest. A range pads its numbers
- * with zeros to the width of its first one: [08-10] is 08, 09, 10, and [8-10] is 8, 9, 10. A name is expanded into one
- * buffer by one level of recursion per bracket. An error behind a bracket is found with the bracket's first number, and
- * nothing is written beyond the limits: twenty characters may ask for billions of names.
+ * with zeros to the width of its first one: [08-10] is 08, 09, 10, and [8-10] is 8, 9, 10. Nothing is written beyond the
+ * limits: twenty characters may ask for billions of names.
  *
  * The other direction sorts by the last number of each name ("r1n04-ib" is number 4 of "r1n*-ib"): first by the text
- * around it, then by its value. It joins only numbers that the rule of padding above would restore. Other numbers stay
- * as they are: a person finds a rack by its name. */
+ * around it, then by its value. It joins only numbers that the rule of padding above would restore. */
 
 #include "common/hostlist.h"
 

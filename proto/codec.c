@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structs to JSON and back, for any table of fields.
  *
- * Writing goes directly into the buffer. A value that the peer would refuse is not written. Text that is longer than
- * its field allows is cut at a character. Bytes that are not UTF-8 (a worker's last words may be anything) become
- * U+FFFD. Infinite numbers are left out. An integer or word out of bounds is a bug of the caller, and asserted.
+ * A value that the peer would refuse is not written. Text that is longer than its field allows is cut at a character.
+ * Bytes that are not UTF-8 (a worker's last words may be anything) become U+FFFD. Infinite numbers are left out. An
+ * integer or word out of bounds is a bug of the caller, and asserted.
  *
- * Reading asks jansson's tree for each field by name: one look-up per field. Other keys are ignored, so a newer peer
- * may send more. A field that breaks a rule ends the reading. The sentence names it by its path
- * (HELLO.reports[3].what.pid), which is kept as a chain of stack frames and spelled out only for an error. The peer's
- * value is shown escaped and cut.
+ * Reading asks jansson's tree for each field by name. Other keys are ignored, so a newer peer may send more. A field that
+ * breaks a rule ends the reading. The sentence names it by its path (HELLO.reports[3].what.pid).
  *
  * An absent object is read like an empty one, so its own required fields are missing, and the sentence names them. A
  * list is allocated after its length was compared with the field's limit. Strings are not copied: they belong to

@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The nodes that are missing, as one line.
  *
- * A person is woken at night because a job of 64 nodes does not begin, and looks at one line. It first says how many
- * nodes are here, for how long they have waited, and how long that goes on. Then it names the missing hosts,
- * compressed, with the reason for each group: a node of the list may have been refused, since its key is another one.
- * Last it names other nodes that were refused, because they have exited and report nothing more. Another job of the same user that waits for as many nodes is named too: in most cases the two
- * are halves of one job, one of which took its name from a scheduler's variable.
+ * The line first says how many nodes are here, for how long they have waited, and how long that goes on. Then it names
+ * the missing hosts, compressed, with the reason for each group. Last it names other nodes that were refused, because
+ * they have exited and report nothing more, and another job of the same user that waits for as many nodes: in most cases
+ * the two are halves of one job, one of which took its name from a scheduler's variable.
  *
- * Where another daemon may have taken the job over, more than half of the nodes of the last round decide on the next one.
- * If some of those are lacking, the line says how many, and that --claim does without them. It names a folder as it
- * could be typed: the working directory is mostly shared where nodes share anything. With --claim one of those nodes is
- * enough.
+ * Where another daemon may have taken the job over and too few nodes of the last round are here, the line says how many
+ * are lacking, and that --claim does without them. It names a folder as it could be typed: the working directory is
+ * mostly shared where nodes share anything. With --claim one of those nodes is enough.
  *
- * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent: an agent
- * writes the line again each second from the last WAITING and its age. The same function writes the daemon's own
- * answers, so the line, `rdzvctl status` and the final error use the same words. Names and reasons came over the wire,
- * so they are escaped. */
+ * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent. The same
+ * function writes the daemon's own answers, so the line, `rdzvctl status` and the final error use the same words. Names
+ * and reasons came over the wire, so they are escaped. */
 
 #include "proto/msg.h"
 

@@ -158,17 +158,12 @@ static bool has_place(const struct turns *t, const struct turn_owner *o) {
   return !is_user(o) || (o->running < TURNS_OF_USER_AT_ONCE && t->users_running < TURNS_AT_ONCE - 1);
 }
 
-static struct turn **find_allowed(struct turn_owner *o, uint64_t now_ms) {
-  struct turn **at = &o->first;
-  bool allowed = now_ms >= allowed_ms(o);
-  while (*at && !allowed && !(*at)->urgent) at = &(*at)->next;
-  return at;
-}
-
 struct turn *turns_next(struct turns *t, uint64_t now_ms) {
   for (struct turn_owner **at = &t->owners; *at; at = &(*at)->next) {
     struct turn_owner *o = *at;
-    struct turn **first = find_allowed(o, now_ms);
+    struct turn **first = &o->first;
+    bool allowed = now_ms >= allowed_ms(o);
+    while (*first && !allowed && !(*first)->urgent) first = &(*first)->next;
     if (!*first || !has_place(t, o)) continue;
     struct turn *turn = take(t, o, first);
     if (!turn->urgent) o->begun_ms[o->n_begun++ % TURNS_PER_MINUTE] = now_ms;

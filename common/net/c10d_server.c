@@ -919,10 +919,6 @@ bool c10d_server_adopt_silent(struct c10d_server *s, int fd, const struct ipaddr
 
 /* Callers ---------------------------------------------------------------------------------------------------------- */
 
-static struct waiting_caller *find_caller(const struct c10d_server *s, uint64_t id) {
-  return map_get_n(&s->callers, &id, sizeof(id));
-}
-
 static int check_callers(const struct c10d_server *s, const struct ipaddr *peer, struct err *e) {
   const struct origin *o = find_origin(s, peer);
   if (s->callers.count >= s->config.max_callers)
@@ -961,14 +957,14 @@ static void serve_caller(struct c10d_server *s, const struct c10d_caller *caller
 }
 
 void c10d_server_admit(struct c10d_server *s, uint64_t id) {
-  struct waiting_caller *w = find_caller(s, id);
+  struct waiting_caller *w = map_get_n(&s->callers, &id, sizeof(id));
   if (!w) return;
   struct c10d_caller caller = w->is;
   serve_caller(s, &caller, take_caller(s, w));
 }
 
 void c10d_server_refuse(struct c10d_server *s, uint64_t id, const char *why) {
-  struct waiting_caller *w = find_caller(s, id);
+  struct waiting_caller *w = map_get_n(&s->callers, &id, sizeof(id));
   if (!w) return;
   log_refusal(s, &w->is, why);
   close_descriptor(s, take_caller(s, w));

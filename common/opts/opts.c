@@ -319,15 +319,6 @@ static int set_from_env(struct opts_parsed *p, bool foreign, char *const *env, v
   return 0;
 }
 
-/* "--nnodes $N train.py" without N takes the command as the value. */
-static int suspect_swallowed(const struct walk *k, const struct given_option *w, struct err *e) {
-  char shown[TEXT_SHOWN];
-  if (e && k->spec->runs_command && w->by_itself && k->at == k->argc && *w->value)
-    err_set(e, -EINVAL, "%s; no command follows: is a variable in front of %s unset?", e->text,
-            text_shown(shown, w->value, strlen(w->value)));
-  return -EINVAL;
-}
-
 static int set_from_words(struct walk *k, struct opts_parsed *p, void *target, struct err *e) {
   struct given_option w = {.row = NULL};
   int rc;
@@ -340,7 +331,12 @@ static int set_from_words(struct walk *k, struct opts_parsed *p, void *target, s
     memcpy(o->spelling, w.name, sizeof(w.name));
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
     blame(w.row, w.name, strlen(w.name), w.value, e);
-    return suspect_swallowed(k, &w, e);
+    /* "--nnodes $N train.py" without N takes the command as the value. */
+    char shown[TEXT_SHOWN];
+    if (e && k->spec->runs_command && w.by_itself && k->at == k->argc && *w.value)
+      err_set(e, -EINVAL, "%s; no command follows: is a variable in front of %s unset?", e->text,
+              text_shown(shown, w.value, strlen(w.value)));
+    return -EINVAL;
   }
   if (rc == 0 && k->at == k->argc && !k->dashes && w.row && w.by_itself) memcpy(p->last, w.name, sizeof(w.name));
   p->rest = k->at;

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of the store.
  *
- * Each operation has the same steps. It joins the session that the key names, if any. It finds the entry, once. It
- * computes exactly what it would take of every limit and checks that. From there on nothing can fail, so a refused
- * operation has changed nothing. Then it writes, and releases the waiters of the key. Releasing comes last, because it
- * may free an entry that has become unused.
+ * Each operation joins the session that the key names, if any, finds the entry, computes exactly what it would take of
+ * every limit and checks that. From there on nothing can fail, so a refused operation has changed nothing. Then it
+ * writes, and releases the waiters of the key: last, because that may free an entry that has become unused.
  *
  * PyTorch's semantics are kept to the letter. COMPARE_SET on an absent key answers with `expected`, and releases
  * waiters in all its cases. ADD keeps decimal digits, reads them like C's stoll, and wraps. BARRIER is an ADD that
  * releases no waiter until the last caller has come, and otherwise a wait for its own key.
  *
- * A value has as much room as it needs, with three exceptions. APPEND doubles the room, so that a thousand appends copy
- * the value ten times. ADD leaves room for any number. A value that is written again keeps its room unless that is more
- * than twice too large. */
+ * A value has as much room as it needs. But APPEND doubles the room, ADD leaves room for any number, and a value that is
+ * written again keeps its room unless that is more than twice too large. */
 
 #include "common/store/store.h"
 

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line is formatted into a buffer and handed to the sink, by default with one write(2) to stderr. So lines of several
- * processes that share a terminal or a pipe do not mix, and nothing is lost in a stdio buffer when the process dies.
+/* A line is handed to the sink in one piece, by default with one write(2) to stderr. So lines of several processes that
+ * share a terminal or a pipe do not mix, and nothing is lost in a stdio buffer when the process dies. If stderr takes no
+ * more (a full non-blocking pipe, a closed terminal) the line is lost: a log must not block a loop.
  *
- * This is the only state outside of objects: a few words, set at the start of main. Pure modules return lines as
- * effects, so several of them can live in one test without a shared log.
- *
- * A daemon's lines begin with the time unless the reader of stderr adds it; at a terminal they stay short.
+ * This is the only state outside of objects. Pure modules return lines as effects.
  *
  * A line is one printable line, even with strange arguments: line breaks become spaces, and other characters that
- * common/printable.h refuses are escaped. Quoted text was escaped before (buf_put_escaped). A text of more than
- * LINE_MAX bytes ends in "...". If stderr takes no more (a full non-blocking pipe, a closed terminal) the line is lost:
- * a log must not block a loop. */
+ * common/printable.h refuses are escaped. A text of more than LINE_MAX bytes ends in "...". */
 
 #include "common/system/log.h"
 

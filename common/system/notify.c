@@ -5,21 +5,17 @@
  * abstract name. libsystemd does no more, so it is not linked. The socket is not connected, because a manager that was
  * executed again has the same name and another socket.
  *
- * The variables are removed from the environment at once. A child that inherits them would send messages in our name: a
- * worker that sends READY=1 through its own library, or our own rdzvd, whose watchdog would replace ours.
+ * The variables are removed from the environment at once: a child that inherits them would send messages in our name.
  * SYSTEMD_EXEC_PID stays, since it names its process. If it is not our pid, a script stands between the manager and us.
  * Then MAINPID goes with READY, so that signals, the exit code and the watchdog concern this process (NotifyAccess=all
  * has to allow it).
  *
- * Signs of life come from the caller's loop, never from a thread or a timer signal: a loop that is stuck must fall
- * silent. The manager gives up after WATCHDOG_USEC, and its manual asks for a sign at half of that. every_ms
- * divides that half evenly, so that a status is never older than a second and a sign of life is never late.
+ * Signs of life come from the caller's loop: one that is stuck must fall silent. The manager asks for a sign at half of
+ * WATCHDOG_USEC, and every_ms divides that half evenly.
  *
  * A manager's queue is short, and a blocking send would stop our loop. A STATUS or WATCHDOG that is lost is sent again
- * with the next beat; READY and STOPPING are repeated until they are sent. A manager that is gone causes one warning.
- *
- * A status is one line of ASCII: the manager drops text that is not UTF-8, and a line break would begin another
- * message. */
+ * with the next beat; READY and STOPPING are repeated until they are sent. A status is one line of ASCII: the manager
+ * drops text that is not UTF-8, and a line break would begin another message. */
 
 #include "common/system/notify.h"
 

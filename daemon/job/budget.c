@@ -2,21 +2,18 @@
 /* The cost of a failure, and when it is refunded.
  *
  * A worker's failure charges one restart. When --max-restarts are used, the next failure ends the job. The budget is
- * there to end a job that fails again and again at the same point, not one that runs for a month and loses a worker a
- * week. So everything used is refunded at the end of a round that lived 10 minutes, or that came further than any
- * charged round before it. A failure that came again without progress (repeat.c) refunds nothing, however long its
- * round lived: a crash after each 11 minutes must end the job too. A hung round lived until its last progress.
+ * there to end a job that fails again and again at the same point, not one that loses a worker a week. So everything
+ * used is refunded at the end of a round that lived 10 minutes, or that came further than any charged round before it. A
+ * failure that came again without progress (repeat.c) refunds nothing, however long its round lived. A hung round lived
+ * until its last progress.
  *
  * "Further" is strict: a crash that always comes at step 100 must not be forgiven by the 99 steps before it, nor two
  * bugs at steps 3 and 5 each by the other. failed_step is the highest step that any node reported in any charged round,
- * and never goes down. A round's own step is that of its slowest node. Between two refunds there are at most
- * --max-restarts failures, and each refund by progress is a step ahead: a job that makes no progress ends.
+ * and never goes down. A round's own step is that of its slowest node.
  *
- * All of it is decided when a round is settled. So "restarts used" is one number for the whole round, and every node
- * that received START or SETTLED can report it to a daemon that has forgotten. Such a daemon does not know how long the
- * round had lived; it starts at 0, which refunds nothing too early.
- *
- * The delay after short rounds is separate: it slows a crash loop down. A round that earned a refund is not part of one. */
+ * All of it is decided when a round is settled, so every node that received START or SETTLED can report it to a daemon
+ * that has forgotten. Such a daemon does not know how long the round had lived; it starts at 0, which refunds nothing
+ * too early. */
 
 #include "daemon/job/internal.h"
 

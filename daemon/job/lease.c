@@ -2,19 +2,16 @@
 /* Leases and grace of nodes: when a silent one is lost. What it may still run then: lost_node_hold.c.
  *
  * A member has a lease while it is connected and a grace while it is not; when one expires, the event is "lost". The
- * grace is for a connection that broke between two living processes. The agent notices, connects, gets GREETING and
- * says HELLO: four times the way. 100 ms are enough on any network that a job trains over. A longer way has a longer
- * lease too, so the grace is a 50th of the lease if that is more. It delays nothing when an agent dies, because its
- * guard reports it.
+ * grace is for a connection that broke between two living processes: the agent notices, connects, gets GREETING and
+ * says HELLO. 100 ms are enough on any network that a job trains over. A longer way has a longer lease too, so the grace
+ * is a 50th of the lease if that is more. It delays nothing when an agent dies, because its guard reports it.
  *
- * Ten thousand members send six heartbeats in a lease, so a heartbeat must not touch any queue: it only moves heard_ms.
- * scan_ms is a time before which nothing of a member can expire. When it comes, one scan looks at all members and finds
- * the next such time. That is O(nodes) once in a lease, and O(1) for everything else.
+ * Ten thousand members send six heartbeats in a lease, so a heartbeat only moves heard_ms. Nothing of a member can
+ * expire before scan_ms. Then one scan looks at all members and finds the next such time.
  *
  * If no node at all is heard, it is likelier that this daemon is cut off than that all nodes died at once. Then no node
  * is lost while a round runs: none could be told, and at fixed size it would only stop a healthy job. As soon as one is
- * heard, all others get a new lease, or time to reconnect. This lasts at most --join-timeout, so that a job whose nodes
- * are gone for good ends.
+ * heard, all others get a new lease, or time to reconnect. This lasts at most --join-timeout.
  *
  * A daemon that was itself too busy or stopped must not blame its agents. The driver says how late a tick is: all
  * leases are extended by that, and a disconnected node gets the longest pause between two attempts. If no tick was due

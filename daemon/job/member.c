@@ -2,15 +2,12 @@
 /* Nodes: added, found, removed; and what a job counts of them.
  *
  * A member is a node that the daemon knows and has not lost. Its agent's random id identifies it, so a broken
- * connection, a second agent on the same host and the same host in a later run are never confused. A lost node is
- * removed. If it comes back, it has an old token and gets STALE.
+ * connection, a second agent on the same host and the same host in a later run are never confused. If a lost node comes
+ * back, it has an old token and gets STALE.
  *
  * Ten thousand nodes join, start, stop and acknowledge one by one, and each time the job asks "was that the last one?".
- * A new count each time would make every such wave O(nodes^2), seconds of a busy daemon. So the counts are kept as
- * members change, and ranks are found in a map.
- *
- * The price is one rule: only this file writes the fields below. A setter changes one field, then compares what the
- * member was counted as with what it is now.
+ * So the counts are kept as members change. Only this file writes the fields below. A setter changes one field, then
+ * compares what the member was counted as with what it is now.
  *
  *   state, conn, leaving, drained, check_round -> available, checking; with expected -> expected_here
  *   gone, end_acked -> owes_ack      node_rank, last_rank -> reported

@@ -5,14 +5,11 @@
  *   node rank 0 --ASK_OWNERS--> daemon --FIND_OWNERS--> agents with these addresses
  *   node rank 0 <--OWNERS------ daemon <--FOUND_OWNERS--'
  *
- * The daemon keeps nothing of it. Node rank 0 asks again if an answer was lost with a connection. Several agents may
- * have one address, because they run on one host; all of them are asked, and the question says how many they are. So
- * node rank 0 knows when the last one has said no.
+ * The daemon keeps nothing of it: node rank 0 asks again if an answer was lost. Several agents of one host may have an
+ * address; all of them are asked, and the question says how many they are.
  *
  * The address that others get and the one that the daemon sees are a node's own. Those of its interfaces may be those
- * of every node (a bridge for containers), so they count only if no node has the address in the first way.
- *
- * Only node rank 0 of the current round may ask, and only nodes of the round answer. */
+ * of every node (a bridge for containers), so they count only if no node has the address in the first way. */
 
 #include "daemon/job/internal.h"
 

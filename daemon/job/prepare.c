@@ -2,24 +2,21 @@
 /* A checkpoint before the planned end of a round.
  *
  * A round that ends for newcomers, or because a node leaves or is drained, has not failed, so nothing needs to be lost.
- * RUNNING becomes CHECKPOINTING, and PREPARE goes to all nodes, with the reason and the time that is left. Each agent
- * asks those of its workers that answer such requests (agent/sdk/rdzv.h), and reports `checkpointed` when they have
- * written; at once if none answers them. When all have, STOPPING follows. Workers train on until then, and lose a round
- * trip or two.
+ * RUNNING becomes CHECKPOINTING, and PREPARE goes to all nodes. Each agent asks those of its workers that answer such
+ * requests (agent/sdk/rdzv.h), and reports `checkpointed` when they have written; at once if none answers them. When all
+ * have, STOPPING follows. Workers train on until then, and lose a round trip or two.
  *
  * A node that has finished, or that leaves and has stopped, has nothing to save. The wait ends after half of
  * --stop-timeout; the other half is for stopping. A failure or a loss ends the round at once, because workers whose
  * peer is dead will not finish a checkpoint; so does an operator. The planned cause came first, outweighs what workers
  * do, and charges nothing.
  *
- * A daemon that comes back remembers none of this. Workers that were asked write their checkpoint and go on; an agent
- * that is leaving stops in its own time. The round recovers to RUNNING. Newcomers make it grow later, and a node that
- * still reports `leaving` starts a new PREPARE. An answer to the former daemon can count as an answer to this one, if
- * this one has asked in between: the checkpoint is then a moment older than it could be.
+ * A daemon that comes back remembers none of this, and the round recovers to RUNNING. Newcomers make it grow later, and
+ * a node that still reports `leaving` starts a new PREPARE. An answer to the former daemon can count as one to this
+ * daemon: the checkpoint is then a moment older than it could be.
  *
- * If a node finishes meanwhile, the round is about to end by itself. Newcomers and drains can wait for that: the round
- * goes on as if nothing had been asked. A leaving node cannot wait; if all finish before they have stopped, the job is
- * done even so (end.c). */
+ * If a node finishes meanwhile, the round is about to end by itself. Newcomers and drains can wait for that. A leaving
+ * node cannot; if all finish before they have stopped, the job is done even so (end.c). */
 
 #include "daemon/job/internal.h"
 

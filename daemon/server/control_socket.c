@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket's rules.
  *
- * A killed daemon leaves its socket behind, so a path that exists does not prove that a daemon lives: only a connect
- * does. If it is refused, no daemon listens; the leftover is removed and the name used again. Two daemons may have the
- * same port on different addresses: the second one finds the first alive, and needs another path from --socket.
+ * A killed daemon leaves its socket behind, so only a connect shows whether a daemon lives. If it is refused, the
+ * leftover is removed and the name used again. Two daemons may have the same port on different addresses: the second one
+ * finds the first alive, and needs another path from --socket. Each new daemon removes the leftovers of its own user; one
+ * that an agent has started for itself does so when it has lived for a second. A socket between bind(2) and listen(2)
+ * refuses connections too: so ours is created under another name, and renamed once it listens.
  *
- * There are many ports, and a machine on which daemons are killed collects leftovers that no daemon of the same port
- * will ever replace. So each new daemon removes those of its own user, wherever they may be; one that an agent has
- * started for itself does so when it has lived for a second. A socket between bind(2)
- * and listen(2) refuses connections too: so ours is created under another name, and renamed once it listens.
- *
- * Every user may connect, since the daemon decides by SO_PEERCRED who may do what. Only a folder that is closed to
- * others (XDG_RUNTIME_DIR) keeps them out. The folder in /tmp must be ours and writable for us alone: another user may
- * have created that name, or linked it elsewhere, to place a socket there. bind(2) creates the socket with the mode
- * that umask leaves, so umask is set around it; a chmod afterwards would leave a gap.
+ * Every user may connect, since the daemon decides by SO_PEERCRED who may do what. The folder in /tmp must be ours and
+ * writable for us alone: another user may have created that name, or linked it elsewhere, to place a socket there.
+ * bind(2) creates the socket with the mode that umask leaves; a chmod afterwards would leave a gap.
  *
  * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one),
  * and as another user, so it looks in all places. Any user can create a socket in /tmp and answer there. So rdzvctl
  * trusts three users: its own, root, and the service's, which is the owner of /run/rdzvd, since only root creates
  * folders in /run. One of them must own the socket and its folder, and the kernel must name one of them as the
- * listener (SO_PEERCRED). Others may be able to write to the folder, as to an emptyDir of Kubernetes. Their files
- * are left alone, and a link is not followed. */
+ * listener. Others may be able to write to the folder, as to an emptyDir of Kubernetes. Their files are left alone, and
+ * a link is not followed. */
 
 #include "daemon/server/control_socket.h"
 

@@ -2,16 +2,14 @@
 /* Listening sockets.
  *
  * All values are read before the first socket is opened, so that a typing error in the second is not reported as a
- * problem of the first one's port. The bind decides who owns a port: there is no check before it. With SO_REUSEADDR two
- * processes may both bind as long as neither listens, so listen(2) belongs to the same step and its EADDRINUSE counts
- * as the bind's.
+ * problem of the first one's port. With SO_REUSEADDR two processes may both bind as long as neither listens, so
+ * listen(2) belongs to the same step and its EADDRINUSE counts as the bind's.
  *
- * [::] means every address of the machine, IPv4 too. Where the machine has no IPv6 it becomes 0.0.0.0, because the
- * default must work there. Where 0.0.0.0 is asked for beside it with the same port, the IPv6 socket leaves IPv4 to
- * that one, else the two would collide with each other.
+ * [::] means every address of the machine, IPv4 too. Where the machine has no IPv6 it becomes 0.0.0.0. Where 0.0.0.0 is
+ * asked for beside it with the same port, the IPv6 socket leaves IPv4 to that one.
  *
- * Names are not looked up: a listener needs an address of this machine, and a resolver's answer on a cluster node is
- * often 127.0.1.1, where other machines cannot reach the daemon.
+ * Names are not looked up: a resolver's answer on a cluster node is often 127.0.1.1, where other machines cannot reach
+ * the daemon.
  *
  * A socket of --listen-fd was bound without SO_REUSEADDR, so that nobody else could bind its port before. It gets the
  * option here: connections inherit it, and a restarted daemon can bind the port while they are closing. */

@@ -3,18 +3,15 @@
  *
  * A line must be on the disk before the effects behind it are carried out, but the loop must not wait for a disk. So
  * the write and its fsync run in the thread pool, and the server keeps its queue of effects until on_done. Lines that
- * come meanwhile are written together next time. A file in memory, as that of an agent's own daemon, is written at
- * once: two threads that wake each other would take longer.
+ * come meanwhile are written together next time. A file in memory, as that of an agent's own daemon, is written at once.
  *
- * A disk may be full or hang (a network file system whose server is gone). The state is an aid: agents carry the truth
- * about their rounds and tell it to a restarted daemon. So neither stops a job. A failed write is logged as an error
- * each time. A write that takes longer than SAVER_WAIT_MS is called stuck, and until it returns no effect waits:
- * otherwise heartbeats would go unanswered, and agents would fence themselves because of a slow disk.
+ * A disk may be full or hang. The state is an aid: agents carry the truth about their rounds and tell it to a restarted
+ * daemon. So neither stops a job. A write that takes longer than SAVER_WAIT_MS is called stuck, and until it returns no
+ * effect waits: otherwise agents would fence themselves because of a slow disk.
  *
- * After a failed write, or when the file has grown, the next write rewrites the file from what the core knows. That
- * is allowed only when no older line is still to come; otherwise that line would stand behind newer ones. After a
- * failure the write is tried again every few seconds. The next line may be hours away, and a daemon that died before it
- * would know less than it could. */
+ * After a failed write, or when the file has grown, the next write rewrites the file from what the core knows, if no
+ * older line is still to come. After a failure the write is tried again every few seconds: the next line may be hours
+ * away, and a daemon that died before it would know less than it could. */
 
 #include "daemon/server/saver.h"
 
