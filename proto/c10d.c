@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch's TCPStore protocol to bytes and back.
+/* PyTorch's TCPStore protocol to bytes and back. Parser, encoder and reply parser walk the letters of C10D_OP_LIST and
+ * know no single operation.
  *
- * One table describes it: C10D_OP_LIST in the header gives every operation its number in each numbering and, letter by
- * letter, the fields of request and reply. Parser, encoder and reply parser walk those letters and know no single
- * operation.
- *
- * A request has no frame: it is whole when its last field is. The parser walks over the bytes and stops at the first
- * unfinished field with the number of bytes that would help. A caller that waits for that number asks a few times for a
- * plain request and once per item of a list. Plain requests have at most three fields and are walked again; in a list,
- * which may have 262,144 strings, the parser goes on where it stopped. A length is compared with its limit as soon as
- * its eight bytes are there, before a reader waits for the announced bytes. Sizes are only added after that, so a
- * length near 2^64 cannot wrap.
+ * A request has no frame: it is whole when its last field is. The parser stops at the first unfinished field with the
+ * number of bytes that would help. Plain requests have at most three fields and are walked again; in a list, which may
+ * have 262,144 strings, the parser goes on where it stopped. A length is compared with its limit as soon as its eight
+ * bytes are there. Sizes are only added after that, so a length near 2^64 cannot wrap.
  *
  * librdzv links this file, so it uses only the C library. */
 

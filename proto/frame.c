@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames separate messages; the first bytes of a connection tell its protocol.
  *
- *   offset 0  u32  body: bytes behind the header, JSON and raw together
- *          4  u16  type
- *          6  u16  flags
- *          8  u32  id
- *         12  u32  json: how many of the body's bytes are the JSON object; the rest is raw
- *         16       JSON, raw
- *
- * All integers are little-endian. One length covers the whole body, so a reader knows after 16 bytes how much to wait
- * for, and never looks into an unfinished message. The length is compared with the caller's limit before anything is
- * added to it or allocated for it: a peer that claims 4 GiB is refused by its header alone. The codec refuses unknown
- * types.
+ * One length covers the whole body, so a reader knows after 16 bytes how much to wait for, and never looks into an
+ * unfinished message. The length is compared with the caller's limit before anything is added to it or allocated for it:
+ * a peer that claims 4 GiB is refused by its header alone. The codec refuses unknown types.
  *
  * frame_detect tells the protocols of the one port apart by the fewest bytes. It asks for more only while the bytes are
- * a proper beginning of one of them, so bytes that fit nothing cannot keep it waiting. A first byte of 0 to 11 is an
- * operation in the old numbering of PyTorch's TCPStore; 0 also begins the new handshake, and its magic number
- * decides. */
+ * a proper beginning of one of them. A first byte of 0 to 11 is an operation in the old numbering of PyTorch's TCPStore;
+ * 0 also begins the new handshake, and its magic number decides. */
 
 #include "proto/frame.h"
 

@@ -3,19 +3,16 @@
  *
  * The sentence answers in the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit
  * code, loss), after which step, what its GPU's driver reported, and how many other workers died with it. Unknown parts
- * are left out: the verdict of a lost node has no pid, that of a job that never formed has no node. If a rank was slow
- * in the round, the sentence ends with what that has cost.
+ * are left out. If a rank was slow in the round, the sentence ends with what that has cost.
  *
- * The worker's last exception ("ValueError: boom"), from its error file or its stderr, follows what happened to it,
- * because it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed
- * below the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the
- * wire, so it is escaped.
+ * The worker's last exception ("ValueError: boom") follows what happened to it, because it is the best reason. If a
+ * worker died by itself, `text` is the last lines of its stderr, which are printed below the sentence. For all other
+ * causes `text` is one short reason and ends the sentence. All of it came over the wire, so it is escaped.
  *
  * Weight is a table by cause. A lost node outweighs the deaths that it causes in others. A signal outweighs an exit
- * code, because the worker that is killed is more often the origin than the one that notices. A worker that has only
- * lost contact weighs least. Of several hung workers a stopped process weighs most, then one that the kernel holds
- * (state D), then one for which others wait in a collective, then the one that is behind. Of equal verdicts the earlier
- * one wins. */
+ * code, because the worker that is killed is more often the origin than the one that notices. Of several hung workers a
+ * stopped process weighs most, then one that the kernel holds (state D), then one for which others wait in a collective,
+ * then the one that is behind. Of equal verdicts the earlier one wins. */
 
 #include "proto/msg.h"
 

@@ -5,11 +5,8 @@
 /* A store behind sockets: c10d_session and common/store on a libuv loop. It serves the round's store in the agent and
  * the common store in the daemon.
  *
- * A connection that sends nothing is closed after C10D_SILENT_MS. One is kept for each connection in an old numbering
- * from the same address, because a PyTorch 1.13 client has a silent second connection. A client that does not read its
- * replies is not read from either, and is closed when it has taken nothing for C10D_STALL_MS. While waiting replies
- * take half of max_buffered, requests for large replies wait; a large request is read when it fits into a quarter.
- * Keepalive notices a peer that vanished after about half a minute.
+ * A connection that sends nothing is closed after C10D_SILENT_MS, but for the second ones of PyTorch 1.13. A client that
+ * does not read its replies is closed when it has taken nothing for C10D_STALL_MS.
  *
  * The owner decides who may come in. It is asked before a byte of a connection is read, and may answer later. */
 

@@ -26,8 +26,7 @@
  * A lease is a few heartbeats long, so lost packets must be sent again soon, not after pauses that double. Linux does
  * that for thin streams (TCP_THIN_LINEAR_TIMEOUTS), but never under BBR, for which a thin stream is always in its first
  * slow start. Since Linux 6.15 the pauses can be limited (TCP_RTO_MAX_MS). Congestion control does not matter for such
- * thin streams, so they use Reno, which every kernel has. With a fifth of all packets lost, nodes under BBR were silent
- * for four seconds every few minutes.
+ * thin streams, so they use Reno, which every kernel has.
  *
  * conn_close_flushed cannot simply close: closing a socket with unread input makes the kernel send a reset, which
  * overtakes the bytes that were just written. It shuts down writing, drops input, and closes at the peer's end or the

@@ -2,11 +2,8 @@
 /* Values of options: text to number, or a sentence with what was expected.
  *
  * Numbers are read strictly and to the end: no blanks, no "0x", no silent wrap, nothing behind. strtoll and strtod
- * accept all of these, and the locale's comma, so whole and scaled numbers are read by hand. Only OPT_FLOAT goes
- * through strtod, after a check of its characters.
- *
- * A duration and a size have the same form: a decimal number with a unit out of a short table. The whole part is
- * multiplied exactly; a fraction ("1.5s") is rounded to the smallest unit.
+ * accept all of these, and the locale's comma, so whole and scaled numbers are read by hand. A duration and a size have
+ * the same form: a decimal number with a unit out of a short table. A fraction ("1.5s") is rounded to the smallest unit.
  *
  * Bounds are shown in the notation of values: "must be from 1s to 10m", not "1000 to 600000". Bounds in the table are
  * doubles, exact for every integer up to 2^53, which is more than any row needs. */

@@ -54,20 +54,16 @@ static void on_closed(uv_handle_t *handle) {
   let_go(handle->data);
 }
 
-static void leave(struct aside *a) {
+void aside_leave(struct aside *a) {
   uv_mutex_lock(&a->mutex);
   a->left = true;
   uv_mutex_unlock(&a->mutex);
   uv_close((uv_handle_t *)&a->async, on_closed);
 }
 
-void aside_leave(struct aside *a) {
-  leave(a);
-}
-
 static void on_done(uv_async_t *async) {
   struct aside *a = async->data;
-  leave(a);
+  aside_leave(a);
   a->done(a->ctx, a->room);
 }
 
@@ -106,6 +102,6 @@ struct aside *aside_start(uv_loop_t *loop, void (*work)(void *room), const void 
   err_sys(e, -EAGAIN, "no thread can be started");
   atomic_fetch_sub(&threads, 1);
   atomic_store(&a->holders, 1); /* without the thread */
-  leave(a);
+  aside_leave(a);
   return NULL;
 }

@@ -335,7 +335,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   }
   if (cmp != 0) { /* of another incarnation: its own nodes know better */
     jobs_note_past(&c->jobs, j);
-    job_drop_drains(j);
+    jobs_drop_drains(j->jobs, j->uid, j->incarnation);
     j->restarts_used = 0;
     j->failed_step = -1;
     j->last_failure = FAILURE_MARK_NONE;

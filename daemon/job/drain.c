@@ -238,10 +238,6 @@ void jobs_drop_drains(struct jobs *jobs, int64_t uid, const char *incarnation) {
   if (jobs->n_drains && incarnation[0]) remove_drains(jobs, NULL, &like, false);
 }
 
-void job_drop_drains(struct job *j) {
-  jobs_drop_drains(j->jobs, j->uid, j->incarnation);
-}
-
 void job_move_drains(struct job *j) {
   struct drain like = like_of(j->uid, j->formers[0]);
   for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)

@@ -278,7 +278,7 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
   j->code = code;
   if (!j->last_repeat) j->last_failure.repeats = 0; /* those of an earlier round */
   job_note_verdict(j, false, j->jobs->wall_ms);
-  job_drop_drains(j);
+  jobs_drop_drains(j->jobs, j->uid, j->incarnation);
   job_enter(j, JOB_ENDING, now_ms);
   job_ended_if_acknowledged(j, now_ms);
 }

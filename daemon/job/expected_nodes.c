@@ -33,6 +33,7 @@
 #include "common/hostlist.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "daemon/goodput/history.h"
 
 enum {
   LISTS_MAX = 64,         /* read in a job's life: each one costs a look at all nodes and hosts */
@@ -246,8 +247,7 @@ void job_expect_hosts(struct job *j, const char *list) {
 }
 
 static int64_t count_expected(const struct job *j) {
-  int64_t n = j->roster.listed_wanted > j->expected_nodes ? j->roster.listed_wanted : j->expected_nodes;
-  return n < NODES_MAX ? n : NODES_MAX;
+  return least(most(j->roster.listed_wanted, j->expected_nodes), NODES_MAX);
 }
 
 bool job_all_expected_are_here(const struct job *j, size_t here) {
@@ -500,12 +500,12 @@ static void fill_drained(struct missing *k, const struct job *j) {
 
 /* "node rank 1, 3-5": the ranks below max that no node asked for. */
 static void fill_ranks(struct missing *k, const struct job *j) {
-  int64_t most = j->settings.max_nodes < RANKS_LOOKED_AT ? j->settings.max_nodes : RANKS_LOOKED_AT;
+  int64_t end = least(j->settings.max_nodes, RANKS_LOOKED_AT);
   struct buf *out = &k->groups[0];
-  for (int64_t r = 0, last; r < most && out->len < HOSTS_SHOWN_MAX; r = last + 1) {
+  for (int64_t r = 0, last; r < end && out->len < HOSTS_SHOWN_MAX; r = last + 1) {
     last = r;
     if (job_find_wanted(j, r)) continue;
-    while (last + 1 < most && !job_find_wanted(j, last + 1)) last++;
+    while (last + 1 < end && !job_find_wanted(j, last + 1)) last++;
     buf_printf(out, "%s%lld", out->len ? ", " : "node rank ", (long long)r);
     if (last > r) buf_printf(out, "-%lld", (long long)last);
   }
@@ -530,10 +530,6 @@ struct job *job_find_twin(const struct job *j) {
   return NULL;
 }
 
-static int64_t at_most(int64_t n, int64_t max) {
-  return n < max ? n : max;
-}
-
 /* Nodes of listed hosts that are not here; 0: a round needs none of them. */
 static int64_t count_named(const struct job *j) {
   int64_t nodes = 0;
@@ -544,8 +540,8 @@ static int64_t count_named(const struct job *j) {
 
 int64_t job_missing_nodes(const struct job *j) {
   int64_t expected = count_expected(j), named = count_named(j);
-  int64_t more = (expected ? expected : j->settings.min_nodes) - at_most((int64_t)j->n_available, NODES_MAX);
-  return j->state == JOB_FORMING ? at_most(more > named ? more : named, NODES_MAX) : 0;
+  int64_t more = (expected ? expected : j->settings.min_nodes) - least((int64_t)j->n_available, NODES_MAX);
+  return j->state == JOB_FORMING ? least(most(more, named), NODES_MAX) : 0;
 }
 
 void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms) {
@@ -554,7 +550,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   for (size_t i = 0; i < ABSENT_MAX; i++) k->absent[i].hosts = k->absent[i].text = "";
   w->absent = k->absent;
   w->refusals = k->refusals;
-  w->here = at_most((int64_t)j->n_available, NODES_MAX);
+  w->here = least((int64_t)j->n_available, NODES_MAX);
   w->min_nodes = j->settings.min_nodes;
   w->max_nodes = j->settings.max_nodes;
   w->lacks = j->state == JOB_FORMING || j->state == JOB_RECOVERING ? (int64_t)job_lacks(j) : 0;
@@ -573,7 +569,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   if (twin) w->twin = twin->id;
   w->expected = count_expected(j);
   bool others = job_others_hold_places(j);
-  w->unexpected = others ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
+  w->unexpected = others ? least((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
   if (w->here < w->max_nodes || others) fill_absent(k, j, now_ms);
   w->missing = job_missing_nodes(j);
   bool all_ask = j->n_available > 0; /* for a node rank */

@@ -8,12 +8,9 @@
  *   a word in which letters and digits take turns: 8f3k2j (6 characters or more)
  *   the first name below /tmp, /var/tmp or /dev/shm, and Python's tmpab12_x anywhere
  *
- * Only the first bytes of the result count. The agent cuts a long line, and where it does so depends on how long the
- * numbers in front are: PyTorch's "CUDA out of memory. Tried to allocate 2.00 GiB ..." is such a line.
- *
- * A digit within any other word is a number too: "cuda:1" and "gpu017" are "cuda:#" and "gpu#". The rest must be
- * equal. Two failures that differ only in a name ("KeyError: 'a'", "KeyError: 'b'") are different: in doubt a job is
- * restarted, and the budget ends it. */
+ * A digit within any other word is a number too: "cuda:1" is "cuda:#". Only the first bytes of the result count: where the
+ * agent cuts a long line depends on how long the numbers in front are. Two failures that differ only in a name
+ * ("KeyError: 'a'", "KeyError: 'b'") are different: in doubt a job is restarted, and the budget ends it. */
 
 #include "daemon/job/fingerprint.h"
 

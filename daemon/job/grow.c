@@ -6,17 +6,15 @@
  * since the last one, and all lose the time of a start. So a round younger than 30 s is left alone, and all newcomers
  * until then are taken at once. A round in which a node has finished is left alone for good: it is about to end.
  *
- * It ends as every round does, in STOPPING. Its cause weighs as much as a lost node's: a worker that fails while its
- * peers are being stopped is not charged. A node that finishes before STOP reaches it starts again with the others,
- * unless all have finished: then the job is done.
+ * Its cause weighs as much as a lost node's: a worker that fails while its peers are being stopped is not charged. A node
+ * that finishes before STOP reaches it starts again with the others, unless all have finished: then the job is done.
  *
  * A host that was lost from three rounds, or left them, within 10 minutes would end a healthy round again and again.
- * Its newcomers wait: they do not make a round grow, and the next round takes them only if it would not reach min
- * without them. The host is remembered, since each new agent has a new id; surviving agents on it are not affected. A
- * daemon that comes back has forgotten it.
+ * Its newcomers do not make a round grow, and the next round takes them only if it would not reach min without them. The
+ * host is remembered, since each new agent has a new id. A daemon that comes back has forgotten it.
  *
- * grow_ms is computed over all nodes when RUNNING begins and when it has passed. A newcomer can only bring it
- * nearer, so each join costs O(1). Newcomers that have left again are noticed when the time comes. */
+ * grow_ms is computed over all nodes when RUNNING begins and when it has passed. A newcomer can only bring it nearer, so
+ * each join costs O(1). */
 
 #include "daemon/job/internal.h"
 

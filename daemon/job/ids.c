@@ -5,19 +5,16 @@
  *                ^                                                  |
  *                '--- MINT to another node <--- it failed, or did not answer in time; after three times the round fails
  *
- * An id is an address at which its maker listens, so it is useless after the round, and each round gets new ones. There
- * is one for up to 256 ranks (proto/nccl.c), minted on the node of the first rank that will connect there. Only the
- * workers that ask for ids wait for them: START goes out at once, and the round is RUNNING with or without them.
+ * An id is an address at which its maker listens, so each round gets new ones. There is one for up to 256 ranks
+ * (proto/nccl.c), minted on the node of the first rank that will connect there. Only the workers that ask for ids wait
+ * for them: START goes out at once.
  *
  * MINT can be repeated: an agent that has the ids answers with them, one that is minting goes on, and only one that
  * knows nothing starts. So repeating it repairs what a broken connection lost, and what a restarted daemon has
- * forgotten. If no node has the ids yet, none can have used any, and all are asked for again. If a node has them, it is
- * asked for all of them. HELLO says which.
+ * forgotten. If no node has the ids yet, all are asked for again. If a node has them, it is asked for all of them.
  *
  * Two incompatible versions of NCCL are detected here, before ranks try to connect and fail without a word. It is a
- * mistake in how nodes were installed, so the job ends: the next round would find the same.
- *
- * Ids that were sent may be in use and cannot be replaced. If their maker dies after that, its ranks notice. */
+ * mistake in how nodes were installed, so the job ends. Ids that were sent may be in use and cannot be replaced. */
 
 #include "daemon/job/internal.h"
 

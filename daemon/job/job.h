@@ -577,7 +577,6 @@ const struct drain *job_drain_of(const struct job *j, const char *host); /* one 
 /* STARTING, RUNNING: ends the round if a node of it is drained and the round may be ended for that. */
 void job_end_for_drains(struct job *j, uint64_t now_ms);
 bool job_is_ended_for_drains(const struct job *j);               /* or would be, if it were not being ended already */
-void job_drop_drains(struct job *j);                             /* its own, when it is over */
 void job_move_drains(struct job *j);                             /* from its former incarnation to this one */
 size_t job_nodes_without(const struct job *j, const char *host); /* that could join */
 bool job_could_go_on_without(const struct job *j, const char *host);

@@ -6,11 +6,10 @@
  * step's time, its effects and the random numbers are here too, so that everything that a job does is a function of
  * what the core was given.
  *
- * A live job is found by its user and its id: two users may have jobs with one id, and neither learns of the other's.
- * A job that has ended stays in the list beside the next job with that id, so that a node that was away learns how it
- * ended. When a job is forgotten, or recovers to another incarnation, its incarnation
- * and last round are noted: nodes that were away may know less of it than was sealed, and bring it back, and no round
- * number may be given out twice. */
+ * A live job is found by its user and its id. A job that has ended stays in the list beside the next job with that id, so
+ * that a node that was away learns how it ended. When a job is forgotten, or recovers to another incarnation, its
+ * incarnation and last round are noted: nodes that were away may bring it back, and no round number may be given out
+ * twice. */
 
 #include "daemon/job/internal.h"
 
@@ -281,7 +280,7 @@ void jobs_forget(struct jobs *jobs, struct job *j) {
 void jobs_forget_marked(struct jobs *jobs) {
   for (size_t i = jobs->n_all; i-- > 0;)
     if (jobs->all[i]->forgotten) {
-      job_drop_drains(jobs->all[i]);
+      jobs_drop_drains(jobs->all[i]->jobs, jobs->all[i]->uid, jobs->all[i]->incarnation);
       jobs_forget(jobs, jobs->all[i]);
     }
 }

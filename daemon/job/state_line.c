@@ -91,7 +91,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   }
   if (before) jobs_forget(jobs, before);
   if (live && live != before && !job_is_over(live)) {
-    job_drop_drains(live);
+    jobs_drop_drains(live->jobs, live->uid, live->incarnation);
     jobs_forget(jobs, live);
   }
   if (end && jobs->wall_ms > (uint64_t)wall_ms + JOB_END_KEEP_MS) {
@@ -141,7 +141,7 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   struct verdict v;
   if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) verdict_set(&j->last_verdict, &v);
   job_note_verdict(j, false, j->line_wall_ms);
-  job_drop_drains(j);
+  jobs_drop_drains(j->jobs, j->uid, j->incarnation);
   job_enter(j, JOB_ENDED, now_ms);
   return true;
 }

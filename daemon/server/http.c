@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Just enough HTTP for health probes and for a look at the jobs: kubelet, load balancers, curl, exporters.
  *
- * A library cannot share the port: the first bytes decide which protocol it is, and they have been read by then. Little
- * is served, so little is accepted: one request without a body, and the connection is closed behind the answer.
- * Everything that may follow a request in general is refused, not skipped, because requests are smuggled where two
- * sides disagree about where one ends: a body, a second request in the same bytes, a field that continues on the next
- * line, control characters.
+ * A library cannot share the port: the first bytes decide which protocol it is, and they have been read by then. One
+ * request without a body is accepted, and the connection is closed behind the answer. Everything that may follow a
+ * request in general is refused, not skipped, because requests are smuggled where two sides disagree about where one
+ * ends: a body, a second request in the same bytes, a field that continues on the next line, control characters.
  *
  * The head is read whole before it is judged, except for its length. A client may write it byte by byte, and each byte
- * is looked at once (*seen): ten thousand slow clients cost no more than the bytes they send. How long a request may
- * take is the connection's business (peers.c).
+ * is looked at once (*seen). How long a request may take is the connection's business (peers.c).
  *
  * Probes need no token, so they tell a stranger only yes or no. Who asks for more is the caller's business (asker.h): it
  * goes by the token, and for a request of this machine by the process. A browser is such a process too. A web page whose
@@ -17,14 +15,11 @@
  * name. Nor may a page of another site ask in the background: browsers say so in Sec-Fetch-Site. A link from there is
  * fine (Sec-Fetch-Mode: navigate), because that page cannot look at what it opens.
  *
- * A person with a browser cannot send Bearer, so a token is also the password of Basic, whatever the user's name.
+ * A person with a browser cannot send Bearer, so a token is also the password of Basic, whatever the user's name. The
+ * policy of the page names its script and its style by their hashes (daemon/page); everything else may run nothing.
  *
- * The page and its data come from here alone, and run nothing that is not in them. The policy of the page names its
- * script and its style by their hashes (daemon/page); everything else gets a policy that allows nothing.
- *
- * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is read where a
- * document has one, and ignored elsewhere:
- * some probes add one against caches. */
+ * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored
+ * where no document has one: some probes add one against caches. */
 
 #include "daemon/server/http.h"
 
