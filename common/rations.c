@@ -3,13 +3,10 @@
  *
  * A stranger who reaches the port can open connections that send nothing or rubbish, as fast as the network allows. The
  * lines that it can write into the log must stay bounded. They are counted per numeric address, not per network: the
- * nodes of a cluster share a network and all start in the same second.
+ * nodes of a cluster share a network and all start in the same second. They are also counted for all peers together: one
+ * user can come from any address of 127.0.0.0/8, and one machine from any of an IPv6 network.
  *
- * Lines are also counted for all peers together. One user can come from any address of 127.0.0.0/8, and one machine
- * from any of an IPv6 network.
- *
- * A ration is kept as long as its window has not passed, and at most RATIONS_MAX are kept. The first line of the next
- * window reports what was left out. */
+ * At most RATIONS_MAX are kept. The first line of the next window reports what was left out. */
 
 #include "common/rations.h"
 

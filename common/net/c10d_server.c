@@ -4,34 +4,30 @@
  *   readable -> ready list -> its turn: recv -> whole requests -> c10d_session_feed -> replies -> send
  *                                                                     '-> released waiters -> send
  *
- * A request costs two system calls, and pipelined requests share them. The server reads into one buffer and answers
- * from another; all connections share both, because only one has its turn at a time. A connection has its own buffers
- * only for the beginning of a request (`in`) and for replies that its socket did not take (`out`). So ten thousand idle
- * connections hold no buffer.
+ * The server reads into one buffer and answers from another; all connections share both, because only one has its turn
+ * at a time. A connection has its own buffers only for the beginning of a request (`in`) and for replies that its socket
+ * did not take (`out`). So ten thousand idle connections hold no buffer.
  *
  * Turns. The loop also carries the heartbeats of the agent's job, or of all the daemon's jobs. One request may cost a
  * tenth of a second (a MULTI_GET of 256 MiB, a WAIT for 131,072 keys). So an event only puts its connection at the end
  * of the ready list. After each poll of the loop, connections have their turns for TURN_NS; then timers and all other
- * sockets come first again. A turn is one recv, and replies until C10D_OUT_SOFT of them wait. No connection has a
- * second turn before every earlier one had its turn.
+ * sockets come first again. A turn is one recv, and replies until C10D_OUT_SOFT of them wait.
  *
  * Memory. If replies that wait take half of max_buffered, the server is crowded: a request for a large reply is parked
  * until readers have taken theirs. A request of more than CHUNK is read only when a quarter of max_buffered has room
- * for all of it; until then the kernel and its sender keep it. So a thousand ranks can set and get 8 MiB each at the
- * same time, one after the other.
+ * for all of it; until then the kernel and its sender keep it.
  *
  * The end. A peer that closes is served to the end first: a process may set a key and exit. A connection that this side
  * ends (a malformed request, a limit) gets the replies that are due; then writing is shut down and input is dropped for
  * a while, since closing with unread input would send a reset that overtakes those replies.
  *
  * Admission. PyTorch's protocol has no authentication, so the owner decides by what the kernel knows of a connection. A
- * caller that waits for the decision is a descriptor and an address, of which nothing is read: its bytes stay in the
- * kernel. Callers count for their own limits, so those of a stranger take no place of a client.
+ * caller that waits for the decision is a descriptor and an address, of which nothing is read. Callers count for their
+ * own limits, so those of a stranger take no place of a client.
  *
  * Deadlines. Each list of deadlines has one timeout, so it is in order. All share one timer, which is never moved to a
- * later time: it may fire and find nothing due, and a request costs no timer. A process that was stopped finds its
- * deadlines passed before it has read its sockets; so every socket is looked at once more before its connection is
- * dropped. */
+ * later time. A process that was stopped finds its deadlines passed before it has read its sockets; so every socket is
+ * looked at once more before its connection is dropped. */
 
 #include "common/net/c10d_server.h"
 

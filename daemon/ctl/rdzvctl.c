@@ -2,29 +2,24 @@
 /* rdzvctl: sends one command to a daemon: of this machine over its control socket, of another machine over its port.
  *
  * One question, one answer (client.c). The daemon writes the text; rdzvctl knows nothing about jobs, so it does not age
- * with them.
+ * with them. Everything that a daemon sends is made printable.
  *
  * The daemon must know who asks. At the control socket the kernel tells it our uid; at the port our key does (--endpoint
- * of another machine). The name in --endpoint is looked up in the thread pool and compared with the machine's own
- * addresses. If it is this machine, the control socket of that port is used, or the port where there is no such socket.
- * The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
- * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
- * sends is made printable.
+ * of another machine). If the name in --endpoint leads to this machine, the control socket of that port is used, or the
+ * port where there is no such socket. A socket that rdzvctl found by itself must belong to a user that it trusts
+ * (control_socket_trusts). If --socket names another user's daemon, a line says so.
  *
  * If several daemons are named, the first that answers is asked. A question about one job is for the daemon in charge of
- * it, so each daemon is asked for the job's status first. A failure is a reason to ask the next one, and the last failure
- * names them all.
+ * it, so each daemon is asked for the job's status first. The last failure names them all.
  *
- * A job may go to any of several daemons, so all of them have to know which hosts are drained. rdzvctl sends drain and
- * undrain to each. A daemon without a node on the host refuses. Once another one has drained the host, rdzvctl asks the
- * first again, with --force. So it knows of the drain when the job comes. A daemon that does not answer is named, and the
- * others count.
+ * A job may go to any of several daemons, so all of them have to know which hosts are drained. A daemon without a node on
+ * the host refuses. Once another one has drained the host, rdzvctl asks the first again, with --force. A daemon that does
+ * not answer is named, and the others count.
  *
  * Jobs on one machine have a daemon each. A look at all jobs asks each daemon of the machine in turn, and shows the
- * answers as if one daemon had given them: a reader wants the jobs, and can then choose one by its name. JSON objects are
- * merged. Text is shown piece by piece, without the "no jobs" of a daemon beside another one's jobs. A daemon that does
- * not answer is named beside the others' jobs. One that is gone has taken its job along, which is not worth a word. With
- * --watch the daemons are found again for each page, because jobs come and go.
+ * answers as if one daemon had given them. JSON objects are merged. Text is shown piece by piece, without the "no jobs"
+ * of a daemon beside another one's jobs. One that is gone has taken its job along, which is not worth a word. With
+ * --watch the daemons are found again for each page.
  *
  * A question has five seconds, which several daemons share; a timeout names what was waited for. --watch asks again every
  * second, on a new connection each time, so a restarting daemon is one line on the page. Only a failure of the first

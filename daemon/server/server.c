@@ -14,13 +14,12 @@
  * core gets how late the tick is, and extends its leases by that.
  *
  * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
- * it. It stays as long as it sends nodes on to another daemon, unless its owner's job is over: the address of
- * --endpoint may be its own, and nobody else listens there. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at
- * most ten seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
- * owner that exits in good order has waited itself, and writes a byte first (enum owner_byte). While the owner lives, no signal stops
- * the daemon: the owner closes the pipe. Stopping is an ordinary event for the core; then all connections are
- * flushed and closed, and the loop runs empty. A disk that hangs does not keep the process: server_run returns
- * false. */
+ * it. It stays as long as it sends nodes on to another daemon, unless its owner's job is over: nobody else may listen at
+ * the address of --endpoint. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits
+ * (at most ten seconds). If the owner was killed before any agent came, the daemon waits a minute. An owner that exits in
+ * good order has waited itself, and writes a byte first (enum owner_byte). While the owner lives, no signal stops the
+ * daemon: the owner closes the pipe. At the end all connections are flushed and closed, and the loop runs empty. A disk
+ * that hangs does not keep the process: server_run returns false. */
 
 #include "daemon/server/server.h"
 
