@@ -841,17 +841,6 @@ static void on_timer(uv_timer_t *timer) {
 
 /* New connections -------------------------------------------------------------------------------------------------- */
 
-static int check_limits(const struct c10d_server *s, const struct ipaddr *peer, struct err *e) {
-  size_t max = s->config.max_connections, per_address = s->config.max_per_address;
-  if (max && s->n_conns >= max)
-    return err_set(e, -EMFILE, "there are %zu connections already, which is the limit", s->n_conns);
-  if (!per_address) return 0;
-  const struct origin *o = find_origin(s, peer);
-  if (o && o->n_conns >= per_address)
-    return err_set(e, -EMFILE, "there are %zu connections from its address already, which is the limit", o->n_conns);
-  return 0;
-}
-
 /* Silent so far. In case of an error fd is closed. */
 static int create_conn(struct c10d_server *s, int fd, const struct ipaddr *peer, uint16_t port, struct c10d_conn **out,
                        struct err *e) {
@@ -884,7 +873,13 @@ static int create_conn(struct c10d_server *s, int fd, const struct ipaddr *peer,
 
 int c10d_server_adopt(struct c10d_server *s, int fd, const struct ipaddr *peer, uint16_t port, const char *data,
                       size_t len, struct err *e) {
-  int rc = check_limits(s, peer, e);
+  size_t max = s->config.max_connections, per_address = s->config.max_per_address;
+  const struct origin *o = per_address ? find_origin(s, peer) : NULL;
+  int rc = 0;
+  if (max && s->n_conns >= max)
+    rc = err_set(e, -EMFILE, "there are %zu connections already, which is the limit", s->n_conns);
+  else if (o && o->n_conns >= per_address)
+    rc = err_set(e, -EMFILE, "there are %zu connections from its address already, which is the limit", o->n_conns);
   if (rc < 0) {
     close_descriptor(s, fd);
     return rc;

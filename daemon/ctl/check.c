@@ -90,13 +90,6 @@ static void put_direction(struct buf *out, double bytes, double us) {
   buf_printf(out, " %9.0f %8.3f %8.3f", us, speed, speed);
 }
 
-static void put_mark(struct buf *out, const struct result *r, const struct line *l) {
-  if (r->fault[l->a] || r->fault[l->b])
-    buf_printf(out, "  <- host %s", r->hosts[r->fault[l->a] ? l->a : l->b]);
-  else if (strcmp(l->is, "good") != 0)
-    buf_printf(out, "  <- %s", strcmp(l->is, "link") ? "bad" : "the link");
-}
-
 static void put_head(struct buf *out, int width, const char *a, const char *b, const char *const w[6]) {
   buf_printf(out, "# %-*s  %-*s %10s %9s %8s %8s %9s %8s %8s %8s  %s\n", width, a, width, b, w[0], w[1], w[2], w[3],
              w[1], w[2], w[3], w[4], w[5]);
@@ -123,7 +116,10 @@ bool check_put_table(struct buf *out, const char *json, size_t len) {
     } else {
       buf_printf(out, "  %s", l->text);
     }
-    put_mark(out, &r, l);
+    if (r.fault[l->a] || r.fault[l->b])
+      buf_printf(out, "  <- host %s", r.hosts[r.fault[l->a] ? l->a : l->b]);
+    else if (strcmp(l->is, "good") != 0)
+      buf_printf(out, "  <- %s", strcmp(l->is, "link") ? "bad" : "the link");
     buf_putc(out, '\n');
   }
   buf_printf(out, "# %s\n# %zu hosts, %zu exchanges in %.1f s%s\n", r.sentence, r.n_hosts, r.n, r.took_ms / 1000,

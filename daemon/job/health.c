@@ -117,22 +117,6 @@ static bool lift_if_good(struct job *j, const char *host, struct odd_host *o, ui
 
 /* Lines. ----------------------------------------------------------------------------------------------------------- */
 
-/* Findings of one host that differ only in their place are one line. `f` is due, and so are those. */
-static void put_line(const char *host, struct finding *f, const char *end, uint64_t now_ms, struct buf *out) {
-  size_t more = 0, places = 1;
-  buf_printf(out, "node %s: %s", host, f->sentence);
-  for (struct finding *v = f->next; v; v = v->next) {
-    if (v->fact != f->fact || strcmp(v->value, f->value) != 0 || strcmp(v->usual, f->usual) != 0) continue;
-    if (!finding_is_due(v, now_ms)) continue;
-    if (places == PLACES_MAX)
-      more++;
-    else
-      buf_printf(out, "%s%s", places++ == 1 ? "; the same at " : ", ", v->at);
-  }
-  if (more) buf_printf(out, " and %zu more", more);
-  buf_puts(out, end);
-}
-
 struct lines {
   size_t n, left_out;
   bool quiet;
@@ -140,7 +124,19 @@ struct lines {
 
 static void tell(struct job *j, const char *host, struct finding *f, const char *end, struct lines *lines) {
   struct buf line = BUF_INIT;
-  put_line(host, f, end, j->jobs->now_ms, &line);
+  /* Findings of one host that differ only in their place are one line. `f` is due, and so are those. */
+  size_t more = 0, places = 1;
+  buf_printf(&line, "node %s: %s", host, f->sentence);
+  for (struct finding *v = f->next; v; v = v->next) {
+    if (v->fact != f->fact || strcmp(v->value, f->value) != 0 || strcmp(v->usual, f->usual) != 0) continue;
+    if (!finding_is_due(v, j->jobs->now_ms)) continue;
+    if (places == PLACES_MAX)
+      more++;
+    else
+      buf_printf(&line, "%s%s", places++ == 1 ? "; the same at " : ", ", v->at);
+  }
+  if (more) buf_printf(&line, " and %zu more", more);
+  buf_puts(&line, end);
   if (lines->quiet)
     job_log(j, LOG_INFO, "%s", buf_text(&line));
   else if (lines->n++ < LINES_MAX)
