@@ -5,8 +5,6 @@
  * once: a wrong option, a missing command. The guard is forked while this process is small and has neither threads nor
  * connections. Then the session starts.
  *
- * Notes on options without effect are logged once, before anything starts.
- *
  * A missing command is refused here only if this is the only node. With several nodes it goes the way of all failures,
  * through the guard and the daemon, so that every agent names the node that lacks it.
  *

@@ -15,9 +15,7 @@
  *
  * If the GPUs do not help (none, fewer than workers, or unknown location), PyTorch gives up. Here workers are spread
  * over the NUMA nodes with usable CPUs, neighbours together, as GPUs mostly are. Binding should make a job faster, so
- * what is impossible is logged and the worker runs unbound. Memory follows by first touch.
- *
- * Each node and CPU is read once: a machine may have a thousand. */
+ * what is impossible is logged and the worker runs unbound. Memory follows by first touch. */
 
 #include "agent/devices/numa.h"
 

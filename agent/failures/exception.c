@@ -20,9 +20,6 @@
  * PyTorch puts "[rank3]: " in front of each line, a group of exceptions "  | ", a terminal escape sequences. All of
  * them are removed. In a group the line of the group counts, not those of its members, which are indented further.
  *
- * A C++ program that an exception ends prints "terminate called after throwing an instance of 'E'" and "  what():
- * message".
- *
  * A fault of an AMD GPU ends the process by SIGABRT. The runtime's line about it counts as such a line, because the
  * core dump and Python's faulthandler print more behind it. */
 

@@ -5,9 +5,6 @@
  * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet. The guard maps it,
  * and the agent never waits for it to be read.
  *
- * A guard that was stopped (SIGSTOP) reads nothing, so every command wakes it (SIGCONT). watch.c decides whether the
- * guard obeys; this file has what the agent can do if it does not: kill the guard's descendants itself.
- *
  * The socket does not block, and the guard only reads it, so room is a matter of microseconds. A command that finds
  * none waits for it, but not forever: a guard that cannot run must not stop the agent. A queue here would need a
  * second interest in the agent's loop for a case that does not happen in practice: some two hundred commands fit.

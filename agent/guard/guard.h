@@ -9,10 +9,6 @@
  * workers die by their parent-death signal. The agent, a subreaper too, kills what is left (guard_reap_orphans). When
  * both are killed at once, a third process does it, which stands between them (backstop.h).
  *
- * The guard must be able to run. The agent sees to it: each command wakes a guard that was stopped (SIGSTOP), and the
- * agent's death does so too (PR_SET_PDEATHSIG, SIGCONT). The agent watches whether the guard obeys (watch.h). If it
- * does not, the agent kills the workers, then the guard.
- *
  * Workers may outlive their round. A stop can leave some of them out, and these belong to no round until guard_adopt
  * names one. Nothing else of the old round is left when GUARD_CLEAR comes. A kill without exceptions (a fence, the
  * agent's death) kills them too.

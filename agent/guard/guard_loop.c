@@ -25,12 +25,7 @@
  * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it
  * belonged to). A helper with its own session that lost its parent has left its worker. It is stopped with the round,
  * as at any other stop. Two looks must agree that nothing else is left: one picture alone can miss a process whose
- * parent died while it was taken.
- *
- * The template (template.h) is spared in the same way. It is of no round, and never a leftover.
- *
- * An agent may leave the guard to another one (KEEP). Then, with nothing but the template left, the guard waits beside
- * its name in common/kept until an agent of the same likeness takes it, or its time is over (stay.c). */
+ * parent died while it was taken. */
 
 #include "agent/guard/proctree.h"
 #include "agent/guard/stay.h"

@@ -12,9 +12,6 @@
  * all, which is exact: every descendant hangs on a chain of parents, and a chain whose link dies is hung on the
  * subreaper.
  *
- * /proc must be that of this PID namespace: a signal to an outer number would hit the wrong process. The agent refuses
- * to start otherwise (rdzv-agent.c).
- *
  * A pid can be used again. A child that was not waited for keeps its pid, so signals to children are safe; for deeper
  * ones the start time is read once more before the signal. That leaves a window of microseconds, in which the kernel
  * would first have to hand out all other pids. */

@@ -8,10 +8,7 @@
  *   worker -end of file-> guard, when the command is about to run, as exec would close a pipe
  *
  * A worker does nothing before it reads 'g'. So whenever the guard is in doubt, it closes its end of the pair and runs
- * the command by exec: a fork that comes late reads the end of the file, and exits. No worker can run twice.
- *
- * Workers of the template wait in a queue of SPAWN commands. Each leaves it in one way: its pid came, or it is to be
- * exec'd. A stop drops the queue, because nothing of it runs. */
+ * the command by exec: a fork that comes late reads the end of the file, and exits. No worker can run twice. */
 
 #include "agent/guard/template.h"
 

@@ -9,9 +9,7 @@
  * at the deadline, and its output so far is logged. A killed debugger leaves its process as it was.
  *
  * A debugger must not ask the network for symbols, so that variable is removed. If it may not inspect the process
- * (ptrace_scope), it says so in its output.
- *
- * The agent logs a short report; the whole one goes to a file beside the worker's logs, if there are any. */
+ * (ptrace_scope), it says so in its output. */
 
 #include "agent/hang/probe.h"
 

@@ -13,9 +13,7 @@
  * not cost thirty others. This does not happen once everything is being stopped.
  *
  * Pulses go down and up every five seconds, because a host without power looks like a quiet one. While this process
- * does not read, silence means nothing.
- *
- * Helpers have their own session: the launcher passes a Ctrl-C on, once. */
+ * does not read, silence means nothing. */
 
 #include "agent/launch/branch.h"
 

@@ -12,9 +12,7 @@
  *
  * Agents end together, with one exit code, when they hear the job's end. So the last agent's code is the job's. If an
  * agent ended and others run for longer than the end of a job takes, they are stopped: the agent had its own reason
- * (no GPU, a missing folder) and has logged it.
- *
- * The first signal goes to all agents, which stop their workers. The second one kills. */
+ * (no GPU, a missing folder) and has logged it. */
 
 #include "agent/launch/controller.h"
 

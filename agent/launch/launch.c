@@ -7,10 +7,7 @@
  * It decides nothing. The relay that an agent uses for its own lines prints those of all agents: output that the terminal
  * does not take waits there, not in this loop, which must send pulses. If too much waits, hosts are not read.
  *
- * The agent on this machine is a branch without ssh, so all agents are stopped, heard and lost in one way.
- *
- * Signals that agents handle (--signals-to-handle) are passed on. Any other signal ends this process, and all
- * processes below see the end of their stdin. */
+ * The agent on this machine is a branch without ssh, so all agents are stopped, heard and lost in one way. */
 
 #include "agent/launch/launch.h"
 

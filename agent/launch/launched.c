@@ -9,10 +9,7 @@
  * left on this host when the launcher is gone. The end of stdin is the launcher's end, and so is a minute without a
  * pulse (a host without power does not close its connections). Then the agent gets SIGTERM, all processes below see
  * the end of file, and what has not ended after the agents' stop timeout is killed; the agent's guard ends its
- * workers. If this process is killed, the kernel signals its agent, which knows its parent by RDZV_AGENT_LAUNCHER.
- *
- * Output waits in memory while the connection takes nothing. Beyond a limit nothing more is read from below, so the
- * workers' pipes fill, as at a stopped terminal. */
+ * workers. If this process is killed, the kernel signals its agent, which knows its parent by RDZV_AGENT_LAUNCHER. */
 
 #include "agent/launch/launch.h"
 

@@ -8,9 +8,6 @@
  * Agents meet on the first host, by the given name, on a random port in [16384, 32768): below the ports that kernels
  * give to clients, above those of services. The job's name is random too, so two launches never meet.
  *
- * In a batch script of PBS, Grid Engine or LSF with several hosts no option is needed: the hosts are the job's,
- * reached by the scheduler's remote shell if it has one.
- *
  * This machine's agent is started without ssh. Names and numeric addresses alone decide which host is this one:
  * looking up a thousand names would take longer than starting one agent by ssh. */
 

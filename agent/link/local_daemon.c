@@ -17,16 +17,10 @@
  * accept connections for a daemon that is dead. A restarted daemon binds the port by its number. An agent whose daemon
  * has listened at the endpoint starts it nowhere else, since newcomers look for it there.
  *
- * The agent reports on jobs itself, so the daemon's lines are for --verbose and files, and the last one for the
- * sentence about its death.
- *
  * State outlives the process in a private folder. A daemon that dies is restarted: at once, then after 100 ms, 200,
  * 400 .. 5 s; the count restarts after a life of ten seconds. One that exits with 0 was idle and is not restarted until
  * it is needed. One that has listened at the endpoint is needed while the job is with another daemon: newcomers ask
- * there (forward.c).
- *
- * A life is one process with its pipes. The next may begin before the last handle of the previous one is closed, so
- * each is an object. */
+ * there (forward.c). */
 
 #include "agent/link/local_daemon.h"
 

@@ -16,10 +16,6 @@
  * started elsewhere do not know the scheduler's job. Whoever types --node-rank too types it on each node, perhaps in a
  * shell of srun here and one of ssh there.
  *
- * Some starts would do nothing, or the wrong thing, and are refused: a batch script that runs once although the job has
- * several nodes (the message shows the scheduler's starter); more agents than nodes on shared hosts; a launcher that
- * does not report its first host; pods that have an index but no count.
- *
  * A worker may start an agent for a job of its own. It inherits the scheduler's variables, but they describe the outer
  * agent: RDZV_AGENT_SOCKET shows that, and then no fact counts. */
 

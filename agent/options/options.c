@@ -10,11 +10,6 @@
  *     none of these             one node: standalone; several: the scheduler's facts (from_cluster.c), or a refusal,
  *                               because each node would wait for itself
  *
- * A default of the site (agent.conf) that has no effect on this job gets no note: nobody asked for it here.
- *
- * Options that torchrun ignores silently are ignored here with a note. --rdzv-conf and two variables of torchrun's are
- * second names for options; they count if the option comes from a weaker source.
- *
  * Words after the options are a command, or, after "--" and starting with a dash, options of the trainer:
  *
  *     rdzv-agent --nproc 2 ./a.out -x       runs ./a.out -x

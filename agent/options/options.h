@@ -11,9 +11,7 @@
  *   from_cluster.c  defaults that follow from the scheduler's facts
  *   rdzv_conf.c     --rdzv-conf
  *   site_conf.c     agent.conf, the site's defaults: finds and reads it (not pure)
- *   sources.c       --explain: where each setting came from
- *
- * An option of torchrun's that has no effect here, or is overruled, is accepted. A line in `notes` says so. */
+ *   sources.c       --explain: where each setting came from */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -8,9 +8,7 @@
  * endpoint, and some of torchrun's variables are not options. A variable is shown only where it took effect.
  *
  * The launcher of --hosts, or of a batch script, passes its findings to the agents as RDZV_AGENT_* variables. The user
- * did not set those, so the line shows the launcher's source instead.
- *
- *     line -> fact's source | launcher's source | variable -> "line  # SOURCE" */
+ * did not set those, so the line shows the launcher's source instead. */
 
 #include <stdio.h>
 #include <string.h>

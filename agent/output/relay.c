@@ -21,10 +21,6 @@
  * there as they come: carriage returns, colours, cursor moves. They are cut into lines all the same, for filters and
  * for the verdict.
  *
- * A line with a prefix shows its last state: the text behind its last carriage return. While such a line is unfinished
- * it is a progress bar, and moves at the bottom of the terminal (sink.h). Without a terminal it becomes a line now and
- * then.
- *
  * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
  * thread that does not come back in time hangs in a write to a stopped terminal, or to a dead file server. The relay is
  * then left behind, with all it owns, until the process exits. (Cancelling the thread would free a little memory of a

@@ -16,8 +16,6 @@
  * not grown for a second: two prompts are both seen, and eight progress bars do not chase each other. Meanwhile there
  * is no status line.
  *
- * If stdout and stderr are the same terminal, pipe or file, one sink keeps their order.
- *
  * Writes may block (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill meanwhile. Another
  * process that shares the descriptor may have made it non-blocking; then poll waits. */
 

@@ -15,9 +15,7 @@
  *
  * A wait is the one request that is answered out of turn: at once, later, or never. If it is given up, CANCEL_WAIT
  * follows. Then comes either the answer to the cancellation (1), or first the answer to the wait (0) that was on its
- * way. The entry is done when the 1 has come.
- *
- * A wait for the store also receives from the agent, which reports the end of the round with the better sentence. */
+ * way. The entry is done when the 1 has come. */
 
 #include "agent/sdk/rdzv_internal.h"
 

@@ -5,10 +5,6 @@
  *     BARRIER count, world size                    one answer when the last rank has come
  *     GET     values                               only for an exchange
  *
- * So a rank makes three requests in a world of any size, and its answer is as long as all values together. The store
- * knows nothing of ranks: the records show which ranks have come and the size of each value. When the deadline passes,
- * a look at them names the missing ranks.
- *
  * A name may be used again: the n-th call of a rank meets the n-th calls of the others, under keys of their own. When a
  * call is complete, every rank has returned from the one before. So rank 0 then deletes the keys of that one, and a
  * barrier in every step costs no memory. */

@@ -91,10 +91,7 @@ int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
  * rdzv_leave has the order: poison, rejoin, cut. `cut` is called from there alone, and only behind the 0 of
  * rdzv_rejoin. It runs in a thread too, because the abort of a communicator may hang in a driver. A cut that fails or
  * hangs is final: the communicators may be in use, so the caller can only exit. Its thread and the thread of a wait
- * that does not end are then left to the exit, with their memory.
- *
- * rdzv-trainer polls its device and ends its communicators in a thread of its own, so it has the same order without
- * these calls (agent/trainer/run/recover.c). */
+ * that does not end are then left to the exit, with their memory. */
 
 /* rdzv_comms.own.stage */
 enum { STAYS, POISONED, CUT_FAILED };

@@ -11,10 +11,7 @@
  * Only the agent's own user and root may connect. The kernel names the peer (SO_PEERCRED), since an abstract name has
  * no permissions. A process with our uid could as well attach a debugger to the agent. Beyond that, every record is
  * checked whole before anything of it is used: its size is exactly that of its type, and numbers are in their bounds. A
- * record that fails ends the connection with a sentence, for the worker and for the log.
- *
- * A local rank may have several connections, since a worker's child may ask for its place. Progress belongs to the
- * rank, whichever connection reports it. */
+ * record that fails ends the connection with a sentence, for the worker and for the log. */
 
 #include "agent/sdk/server.h"
 

@@ -11,9 +11,6 @@
  * different numbers for one user. A user without a number here is not known (common/system/user.h). Then other agents
  * of this machine are asked, one of which may be in the name space of that user.
  *
- * Where the kernel cannot be asked the address alone decides, and one line says so. While the daemon is away callers
- * from other nodes wait for it.
- *
  * A network that translates addresses shows the store another connection than the worker's kernel has. If the address
  * is on no interface here, this agent looks for a connection with the same port from an address of its own; and in any
  * case for one to the address that START names. */

@@ -15,11 +15,7 @@
  * at their port. The next socket is opened before the current one is given away, so they differ.
  *
  * A socket listens on this node's address alone: that of --local-addr, else the one on the way to the daemon, which the
- * daemon sees as well (the exception is below). access_check.c decides about each connection.
- *
- * The store's memory is limited: a worker with a mistake must not take the agent's machine with it.
- *
- * Without a free descriptor there is no next socket; port 0 reports that, and the agent retries every second. */
+ * daemon sees as well (the exception is below). access_check.c decides about each connection. */
 
 #include "agent/store/round_store.h"
 

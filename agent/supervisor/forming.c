@@ -14,10 +14,7 @@
  * If too few nodes of the last round are here to decide on the next one, more time may not help: the others may be dead,
  * or have met elsewhere. An elastic job ends then after --orphan-grace. Looking for the others at another daemon does not
  * stop that clock. An agent that still has workers of that round, or has just stopped them, says so too: nobody else
- * tells its user that the job will hardly go on, and what would have helped.
- *
- * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
- * is shown, because by then most jobs have begun. */
+ * tells its user that the job will hardly go on, and what would have helped. */
 
 #include "agent/supervisor/internal.h"
 

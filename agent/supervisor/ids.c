@@ -11,10 +11,7 @@
  * Nothing is sent twice without a request. The daemon repeats MINT to a node that comes back and owes an answer, and
  * after a restart to each node that it needs ids from. Known ids are sent at once: those of the helper, or those that
  * IDS had brought for all. If MINT asks for other ids than before, the daemon has forgotten the earlier ones and no
- * rank has used them. Their helpers are stopped.
- *
- * The agent reports a helper that dies after MINTED and before IDS, so that another node can take its place. Later
- * a warning is logged. */
+ * rank has used them. Their helpers are stopped. */
 
 #include "agent/supervisor/internal.h"
 

@@ -14,9 +14,7 @@
  * write their part and need these ranks for the next step. Without a daemon it passes the signal on when its own
  * workers have written. In any case it does so when half of --stop-timeout is over. Nothing else has a deadline here.
  * The daemon waits as long as this agent, so either may end first; ranks that have not written by then are named in
- * both cases.
- *
- * If the workers finish instead, the agent waits for END as long as the checkpoint could have taken. */
+ * both cases. */
 
 #include "agent/supervisor/internal.h"
 

@@ -11,8 +11,6 @@
  * can begin, and with --store-port on the same port. A worker elsewhere may have its START before this node has
  * SETTLED, and must not find the old store.
  *
- * A worker that has left the round in place, and waits for the next one (park.c), counts as stopped.
- *
  * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in any session.
  * So the daemon can start the next round on the word of this node. */
 

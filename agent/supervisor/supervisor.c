@@ -13,16 +13,7 @@
  * The mind talks to two sides and trusts each only so far. The guard reports what happened to processes; the daemon
  * reports what happens to the round. Every report stays in `reports` until the round is settled, and HELLO repeats it.
  * So a daemon that was killed in the middle learns everything again. Everything that the daemon sends about a round
- * carries a token; another token is another round.
- *
- * The files: connection.c the connection and heartbeats; fence.c fencing, and a daemon that is away for long;
- * follow_daemon.c which daemon is followed; which_daemon_next.c where it may be; check.c
- * the node's own check; promise.c what another daemon must
- * know of the last round; round.c the round, its workers and reports, and workers that do not stop; prepare.c a
- * checkpoint before a planned end; end.c leaving; forming.c the nodes that are missing; park.c the workers that stay
- * for the next round; progress.c how far workers are; hang_decision.c workers that make no progress; ids.c the
- * round's NCCL ids; user_log.c the lines for the user; summary.c a line for the service manager; lasting_failure.c
- * failures that a restart cannot mend. */
+ * carries a token; another token is another round. */
 
 #include "agent/supervisor/internal.h"
 

@@ -16,8 +16,6 @@
  *   kill -9 of the front    the kernel kills the agent, and its guard kills the workers
  *   the agent ends          the front ends with the same exit code or signal
  *
- * The agent runs on while the front is stopped: leases, other nodes, and the end of the job need nothing special.
- *
  * The front also owns the keyboard, if stdin is the terminal. Workers get a pseudo-terminal as stdin, because they run
  * in other sessions, where nothing keeps them from reading the shell's terminal. The front reads the terminal only
  * while it is in the foreground and workers run, and writes what it reads to that pseudo-terminal. During that time the

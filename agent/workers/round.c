@@ -19,10 +19,7 @@
  * A guard that takes a stop and does not carry it out is watched (agent/guard/watch.h). Its events are read before
  * anything is held against it: if this process was stopped, the answer may lie in the socket, and libuv runs timers
  * first. After a kill from here, the guard finds the workers dead when it can run again, perhaps before it has read
- * the stop. It would report deaths without a stop. So a SIGKILL after ours counts as ours.
- *
- * Three sources wake this driver, all in the loop: the guard's socket, the relay's thread through uv_async, and the
- * server behind which the workers' own connections are. */
+ * the stop. It would report deaths without a stop. So a SIGKILL after ours counts as ours. */
 
 #include "agent/workers/round.h"
 

@@ -5,9 +5,6 @@
  * at in the pool, so that answer comes later, or never if their server hangs; the mind waits for it no longer than it
  * wants to. Progress through the sdk comes by itself.
  *
- * A probe first asks NCCL and PyTorch, because a debugger stops the processes that could answer; then it looks at the
- * processes. Where NCCL answers, its workers stay for EVIDENCE_MS at least: the first nodes ask it about all.
- *
  * Each sign is reported once: only a sign that is newer than the last one. While nothing reads the workers' output,
  * because the terminal was stopped or a disk hangs, or while a user has suspended the job, they cannot go on, and that
  * is not their fault: LOOKED says `held`. */

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA's implementation of compute.h: the device, its stream, marks and captures, and its errors.
  *
- * Opening checks in the order in which things can be missing, so that the message names the first: a driver, a driver
- * that is new enough, a device, code in the module for that device, the precision. It allocates no device memory
- * before.
- *
  * An operation is queued and returns; a later call reports its error. CUDA keeps such an error for good, so every call
  * from then on reports it. The message names the operation that was queued last, which is as near as possible without a
  * wait after every kernel (CUDA_LAUNCH_BLOCKING=1 adds that wait).
@@ -15,9 +11,6 @@
  * A mark is a number, with an event of a ring behind it. Events of one stream complete in order, so a completed mark
  * confirms all marks before it. An event that was recorded again for a later mark answers for the earlier one too:
  * late, but never wrongly.
- *
- * The word that blocks updates lies in host memory that the device can read. It is set at once, past all queued
- * operations, and read by the kernel that decides about an update (kernels_opt.cu).
  *
  * A capture records queued operations into a graph, in the thread-local mode, in which CUDA refuses what it cannot
  * capture. After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or

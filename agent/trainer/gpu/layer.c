@@ -15,9 +15,6 @@
  * no algorithm even then, a kernel makes the product. A forward writes its name into the buffer of its activations, and
  * every other writer erases it. So the buffer tells whether a ReLU mask fits.
  *
- * In bf16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
- * bias is not fused if every run must give the same bytes.
- *
  * cuBLASLt's ReLU turns NaN into 0, and ours keeps it. So a hidden unit with a weight that is not finite may yield
  * zeros forever, and neither the loss nor the norm of the gradients shows it. Therefore no run starts with such weights
  * (setup.c, state.c), and no update uses gradients that are not finite. A finite update can still overflow a weight of
@@ -41,10 +38,7 @@
  * We take the first algorithm of cuBLASLt's ranking and do not time them, because the winner of a race changes from run
  * to run, and the last bits with it. With gpu_config.deterministic, partial sums of one product must be added in a
  * separate step of fixed order, or the product is not split. Nothing else varies on one device with one version of the
- * library.
- *
- * The layers describe everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
- * fp32, never TF32. */
+ * library. */
 
 /* Alignment that a bias, or its gradient, needs to be part of a product. No preference passes it to cuBLASLt. Its
  * search has offered kernels that read sixteen bytes at once, and a misaligned read ends the process. */

@@ -4,8 +4,6 @@
  * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16, parameters
  * exist twice, as floats and as a copy that every writer of the floats updates (copy, the optimizer's kernel).
  *
- * A step copies between stages and floats, and does not wait. Only tests copy between floats and activations.
- *
  * Stages are mapped, at one address for both sides (CUDA has that on every 64-bit system), so kernels read and write
  * them directly: the few floats of a step and the numbers of its rows need no copies of their own.
  *

@@ -11,10 +11,7 @@
  *
  * A call to a communicator that does not block may return before its kernel is in the stream (ncclInProgress). Nothing
  * else may be queued there until it is. So each call is followed by polling, also in a capture, because polling does
- * not touch a stream. It takes some ten microseconds of the host. A captured step does not have this cost.
- *
- * Sums of a few numbers and broadcasts of host bytes go through a small stage and wait for their end, with the same
- * watch. */
+ * not touch a stream. It takes some ten microseconds of the host. A captured step does not have this cost. */
 
 #include "agent/trainer/gpu/nccl_comm.h"
 

@@ -29,10 +29,7 @@
  * A twin is a communicator of its own, for calls that are only tried (capture.c). It is not an ncclCommSplit: if that
  * fails on one rank, NCCL sets the abort flag of the communicator that was to be split. When all ranks know how it went
  * it is aborted on each, because finalizing it would wait for ranks that may be lost meanwhile. If they never know, it
- * stays until its original ends: freeing memory waits for all that the device does.
- *
- * ncclGetUniqueId opens a socket and a thread of this process. The process that minted an id must live until all ranks
- * are connected. */
+ * stays until its original ends: freeing memory waits for all that the device does. */
 
 #include "agent/trainer/gpu/nccl_comm.h"
 

@@ -6,10 +6,6 @@
  *   backward   From the last layer to the first: the gradients of W_i and b_i come from delta[i+1] and act[i]. They are
  *              ready then. A second call writes delta[i], and applies the derivative of the ReLU behind layer i-1.
  *
- * The flat layout starts with the first layer, so the backward pass fills it from the end to the front. The extras lie
- * behind the last layer. A caller that reduces in buckets therefore sends them with the first bucket that becomes
- * ready.
- *
  * The gradients of layer i > 0 are summed while the input gradient of that layer is computed, which takes as long as
  * the gradients did. Only the first layer has nothing behind it, so its whole sum would be exposed. Its gradients are
  * computed in parts, by rows of W_0 from the last to the first: only the sum of the last part is exposed. For 8192 x

@@ -11,13 +11,7 @@
  *              host's calls, which are slow with a communicator that does not block. For small sizes one pair of marks
  *              for late collectives surrounds all iterations, because a mark takes as long as a sum.
  *   check      Known values, one all-reduce, all sums.
- *   report     Time, wrong sums, and a request to stop, summed over the ranks: one message, which is a barrier as well.
- *
- * As in nccl-tests, timed all-reduces sum the sums before, so the values grow; the check starts with fresh ones. Rank 0
- * prints each row when it has it.
- *
- * Every wait has a deadline. The collectives have their own. A device that does not finish its queue is given up after
- * --coll-timeout for each all-reduce in it. */
+ *   report     Time, wrong sums, and a request to stop, summed over the ranks: one message, which is a barrier as well. */
 
 #include "agent/trainer/run/trainer.h"
 

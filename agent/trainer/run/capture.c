@@ -19,9 +19,7 @@
  * its work in the capture itself: it connects an algorithm when a collective first uses it (ncclCollPreconnect in
  * group.cc), and maps the buffers of a graph on other ranks (coll_reg.cc). That takes device memory, multicast objects
  * and sockets, so it can fail in one round after it went well in another. Nor would a memory of earlier rehearsals save
- * much: a round in place begins because a rank is new or the world has another size.
- *
- * A single rank has nobody to agree with. It captures at once, and does without if that fails. */
+ * much: a round in place begins because a rank is new or the world has another size. */
 
 #include "agent/trainer/run/trainer.h"
 

@@ -7,16 +7,10 @@
  *   recover   the same process in another round      recover.c
  *   end       result line, done
  *
- * With --bench nothing is trained: bench.c uses the device and the ring instead.
- *
  * Every failure comes back here as one message and one exit code. Before it exits, the process gives the ring the
  * reason, so that the others name the same rank and do not wait. A rank that lost another one usually only echoes a
  * failure elsewhere, and its message says so; the agent's verdict names the cause. The verdict takes the earliest exit
- * code, so an echo waits a moment for the SIGTERM that the cause brings.
- *
- * SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, which schedulers send before a time limit, request a stop after the step in
- * which all ranks learn of it. A second SIGINT ends the process at once. SIGPIPE and SIGXFSZ are ignored, so that they
- * become errors with a message. */
+ * code, so an echo waits a moment for the SIGTERM that the cause brings. */
 
 #include "agent/trainer/run/trainer.h"
 

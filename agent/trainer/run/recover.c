@@ -21,11 +21,7 @@
  * round runs. Until then its device may be in a collective of the last round, which goes on when the others cut theirs
  * off, and stores into their memory: NCCL maps the buffers of a captured collective on all ranks of a node, and only
  * gradients are reduced there. So no round uses the gradients' memory of the round before. The physical memory of the
- * old ones stays as long as another process maps it.
- *
- * Any of this may fail because yet another rank is lost; then it starts again. Without memory, without an agent, or
- * after a request to stop, the process ends as it would with --recovery restart. It does not cut off anything either:
- * main leaves by _exit. */
+ * old ones stays as long as another process maps it. */
 
 #include "agent/trainer/run/trainer.h"
 

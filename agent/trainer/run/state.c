@@ -316,10 +316,7 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
  * If a checkpoint is due while the one before is still being written, the disk is too slow for --checkpoint-every. The
  * run then waits for a while and logs it. After that it skips the checkpoint, so that the other ranks do not wait
  * longer than --coll-timeout. A full disk skips checkpoints too, until there is room. The last one of a run and a
- * requested one must succeed.
- *
- * Only rank 0 writes, but all ranks call these functions at the same step. While they wait together they meet several
- * times a second, so that no rank takes the writer for dead. */
+ * requested one must succeed. */
 
 enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVERY_US = 60 * 1000 * 1000 };
 

@@ -16,11 +16,6 @@
  * flags "stop", "checkpoint" and "clock": if any rank was asked, all ranks know it after the same step, and stop or
  * save together.
  *
- * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
- * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
- * decide at the same step. Stages carry what differs from step to step: the input and the flags. So the calls are the same
- * for every step of a shape, and capture.c can capture them.
- *
  * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
  *
@@ -388,10 +383,7 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
  *
  * With one slot, as on a CPU, the loop reads the step that it has just queued. With several, up to depth-1 more steps
  * are queued when it learns of a stop, and they complete normally. Some actions need the run to stand still: a
- * checkpoint that was requested, the end. Before them the loop drains: it reads all queued steps.
- *
- * --throttle delays the queueing, so a throttled run pauses between two steps
- * and not within one. */
+ * checkpoint that was requested, the end. Before them the loop drains: it reads all queued steps. */
 
 /* Sleeps until the next step may start. A signal ends the sleep. */
 static void throttle(struct trainer *t) {
