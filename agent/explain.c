@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include "agent/options/command_line.h"
 #include "agent/options/options.h"
 #include "agent/workers/env.h"
 

@@ -15,8 +15,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include "common/system/clock.h"
 #include "common/system/log.h"

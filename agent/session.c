@@ -15,7 +15,6 @@
 
 #include "agent/session.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +42,6 @@
 #include "agent/workers/signals.h"
 #include "common/system/clock.h"
 #include "common/system/command.h"
-#include "common/system/file.h"
 #include "common/exit_codes.h"
 #include "common/sinks/event_sinks.h"
 #include "common/err.h"

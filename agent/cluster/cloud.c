@@ -21,7 +21,6 @@
 #include <string.h>
 #include "agent/cluster/internal.h"
 #include "common/endpoint.h"
-#include "common/hostlist.h"
 #include "common/mem.h"
 
 #define CONFIG_PATH "/opt/ml/input/config/resourceconfig.json"

@@ -20,7 +20,6 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/exit_codes.h"
-#include "common/system/file.h"
 #include "common/system/log.h"
 #include "common/system/loop.h"
 #include "common/mem.h"

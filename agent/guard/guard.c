@@ -21,7 +21,6 @@
 #include "agent/guard/wire.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -8,7 +8,6 @@
 
 #include "agent/guard/stay.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,7 +21,6 @@
 #include "agent/guard/likeness.h"
 #include "common/deadline.h"
 #include "common/kept/kept.h"
-#include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/fds.h"
 #include "common/system/file.h"

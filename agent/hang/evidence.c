@@ -14,7 +14,6 @@
 
 #include "agent/hang/evidence.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>

@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "common/key/secret.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
-#include "agent/link/host_addrs.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
 #include "common/system/loop.h"

@@ -19,7 +19,6 @@
 
 #include "agent/options/command_line.h"
 
-#include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
 

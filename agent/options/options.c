@@ -28,7 +28,6 @@
 #include "agent/options/internal.h"
 #include "agent/options/torch_flags.h"
 #include "common/endpoint.h"
-#include "common/exit_codes.h"
 
 enum { CONF_SHOWN_MAX = 120, WHY_MAX = 120, SHOWN_MAX = 80 };
 

@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "agent/output/output.h"
 #include "common/mem.h"
 #include "common/system/file.h"

@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "agent/link/host_addrs.h"
 #include "agent/store/allowed_addrs.h"
 #include "agent/store/inquiry.h"
 #include "common/buf.h"

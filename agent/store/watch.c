@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include "agent/guard/proctree.h"
 #include "common/system/clock.h"
 #include "common/system/file.h"

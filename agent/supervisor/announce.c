@@ -8,7 +8,6 @@
 
 #include "agent/supervisor/internal.h"
 
-#include <string.h>
 #include "common/events/event.h"
 #include "common/mem.h"
 

@@ -30,7 +30,6 @@
 #include <string.h>
 #include "common/deadline.h"
 #include "common/exit_codes.h"
-#include "common/mem.h"
 
 enum { ALONE_MAX_MS = 30000, ALONE_SLACK_MS = 2000, NAMES_MAX = 8 };
 

@@ -20,7 +20,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "common/mem.h"
 
 enum { NAMES_MAX = 8 };
 

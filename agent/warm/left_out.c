@@ -4,7 +4,6 @@
  * module and its folder. */
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>

@@ -35,7 +35,6 @@
 #include "common/system/clock.h"
 #include "common/mem.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -47,7 +46,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 /* Forming the ring. ------------------------------------------------------------------------------------------------ */

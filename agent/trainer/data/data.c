@@ -10,7 +10,6 @@
 
 #include "agent/trainer/wide.h"
 #include "common/buf.h"
-#include "common/mem.h"
 #include "common/opts/opts.h"
 
 #include <errno.h>

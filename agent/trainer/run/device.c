@@ -17,7 +17,6 @@
 
 #include "agent/trainer/run/trainer.h"
 
-#include "common/buf.h"
 #include "common/system/log.h"
 #include "common/system/trust.h"
 #include "common/mem.h"

@@ -12,7 +12,6 @@
 #include "agent/trainer/checkpoint/safetensors.h"
 #include "common/buf.h"
 #include "common/system/log.h"
-#include "common/mem.h"
 
 #include <errno.h>
 #include <stdio.h>
