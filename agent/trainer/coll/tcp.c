@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives on a ring of TCP connections. ring_op.c knows which bytes go where; this file moves them.
  *
- * Each rank has two sockets. Data comes from `prev` and goes to `next`. It is cut into frames of at most 256 KB as it
- * becomes ready. So all links of the ring work at the same time, and other frames fit in between. The reverse direction
- * of each socket carries no data:
+ * Each rank has two sockets. Data comes from `prev` and goes to `next`, in frames of at most 256 KB as it becomes
+ * ready. So all links of the ring work at the same time, and other frames fit in between:
  *
  *   DATA      the next bytes of the current collective
  *   WAITING   "I am alive but have nothing to send, because I wait for rank R": each second to the next rank. So at the
@@ -11,22 +10,19 @@
  *   ABORT     "I give up because of rank R", with a message: to both neighbours, which forward it
  *   BYE       "I need nothing more": the end of this socket that follows is not a failure
  *
- * pump() does all the work. It receives what is there and sends what is ready, one frame of each in turn, so that bytes
- * are still in the cache when they are forwarded. It polls only when neither moved a byte. The deadline counts from the
- * last byte that moved, so it does not depend on sizes. Collectives are done in order. Received sums go through a
- * scratch buffer, because frames do not end where floats do. All other bytes go straight to their place.
+ * pump() does all the work: it receives what is there and sends what is ready, one frame of each in turn, so that bytes
+ * are still in the cache when they are forwarded. The deadline counts from the last byte that moved, so it does not
+ * depend on sizes. Received sums go through a scratch buffer, because frames do not end where floats do.
  *
- * The ring forms like this: every rank listens on a port that the kernel chooses, at its node's address. It gives all
- * others its address, its port and a secret of 16 random bytes through the round's store (one rdzv_exchange,
- * "coll_tcp"). Then it connects to the next rank with a hello that holds the next rank's secret, and accepts the rank
- * before it.
+ * The ring forms by one rdzv_exchange ("coll_tcp"): every rank gives its address, its port and a secret of 16 random
+ * bytes. Then it connects to the next rank with a hello that holds the next rank's secret, and accepts the rank before
+ * it.
  *
  *   hello    "RDZVRING" version rank world round secret      40 bytes
  *   answer   "RDZVOKAY"                                      8 bytes
  *
  * For some milliseconds anybody can connect to that port. A connection that does not send the whole hello with our
- * secret within HELLO_MS is closed, and at most NEWCOMERS_MAX of them exist at a time. A hello has a fixed length, so
- * no byte of a newcomer is trusted or stored. */
+ * secret within HELLO_MS is closed, and at most NEWCOMERS_MAX of them exist at a time. */
 
 #include "agent/trainer/coll/coll.h"
 

@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's implementation of compute.h: OpenBLAS for matrix products, plain loops for the rest.
+/* The CPU's implementation of compute.h: OpenBLAS for matrix products, plain loops for the rest. Each call does its
+ * work at once, in the caller's thread, so marks have nothing to wait for.
  *
- * Each call does its work at once, in the caller's thread, so marks have nothing to wait for. A buffer is a flat array
- * of floats, aligned to a cache line, and every buffer has a host address.
+ * bf16 values are floats here too, rounded wherever a device would store fewer bits. A product of two such floats is
+ * exact and sums are floats, so only the order of sums differs from a device's.
  *
- * bf16 values are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
- * rounded on their way into a product; activations and their gradients when they are written. A product of two such
- * floats is exact and sums are floats, so only the order of sums differs from a device's. bf16 is a reference for
- * devices here; a step takes longer than with fp32.
+ * An interrupted run has to end with the same bytes as an uninterrupted one. So each sum has one fixed order, long sums
+ * are double, and OpenBLAS runs one thread by default.
  *
- * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
- * one. So each sum has one fixed order, long sums are double, and OpenBLAS runs one thread by default. With four
- * workers on one machine its threads would only compete.
- *
- * OpenBLAS multiplies small matrices where they lie. Before a larger product it copies both operands into an order of
- * its own, which pays for large matrices alone: the copies also drive weights and gradients out of the second cache. So a
- * product of medium size is cut into small ones (multiply). A step of 1000-100-1000 at batch 64 then takes 0.88 ms
- * instead of 0.92 ms with one rank, and 1.01 ms instead of 1.27 ms with four (medians of 9 runs in turn, two cores).
+ * OpenBLAS multiplies small matrices where they lie. Before a larger product it copies both operands, which pays for
+ * large matrices alone: the copies also drive weights and gradients out of the second cache. So a product of medium
+ * size is cut into small ones (multiply). A step of 1000-100-1000 at batch 64 then takes 0.88 ms instead of 0.92 ms
+ * with one rank, and 1.01 ms instead of 1.27 ms with four (medians of 9 runs in turn, two cores).
  *
  * Denormals are flushed to zero on x86. The momentum of dead units decays through them, and each operation on one costs
- * hundreds of cycles. Nothing below 1e-38 matters to training. */
+ * hundreds of cycles. */
 
 #include "agent/trainer/compute/compute.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA's implementation of compute.h: the device, its stream, marks and captures, and its errors.
  *
- * An operation is queued and returns; a later call reports its error. CUDA keeps such an error for good, so every call
- * from then on reports it. The message names the operation that was queued last, which is as near as possible without a
- * wait after every kernel (CUDA_LAUNCH_BLOCKING=1 adds that wait).
+ * An operation is queued and returns; a later call reports its error. CUDA keeps such an error for good. The message
+ * names the operation that was queued last, which is as near as possible without a wait after every kernel.
  *
  * Every wait has an end. If a device does not come to rest, its memory is left to the exit of the process. A collective
  * that can never complete must be aborted first.
@@ -12,11 +11,9 @@
  * confirms all marks before it. An event that was recorded again for a later mark answers for the earlier one too:
  * late, but never wrongly.
  *
- * A capture records queued operations into a graph, in the thread-local mode, in which CUDA refuses what it cannot
- * capture. After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or
- * queried. Code that runs for the first time is loaded, which a capture does not always allow: run a step once before
- * you capture one.
- */
+ * After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or queried.
+ * Code that runs for the first time is loaded, which a capture does not always allow: run a step once before you
+ * capture one. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 

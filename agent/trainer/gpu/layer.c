@@ -6,19 +6,17 @@
  *   weights' grad  dW[out][in]   = dz^T x, in floats     epilogue: the gradient of the bias, the column sums of dz
  *   input's grad   dx[rows][in]  = (dz W) * mask         epilogue: the mask that the layer below wrote in its forward
  *
- * cuBLAS is column-major, so a row-major matrix is its own transpose: we compute y^T = W x^T, where m counts the values
- * of a row and n the rows. Each leading dimension is the width of a row.
+ * cuBLAS is column-major, so we compute y^T = W x^T, where m counts the values of a row and n the rows.
  *
- * Each product first tries the fastest way. If cuBLASLt has no algorithm for it (odd widths in bf16, rows aligned to two
- * bytes), the epilogue becomes separate kernels. The bias is then written first and the product added to it, which
- * rounds once. model.h aligns the biases of a model; other callers need the check of their sixteen bytes. If cuBLASLt has
- * no algorithm even then, a kernel makes the product. A forward writes its name into the buffer of its activations, and
- * every other writer erases it. So the buffer tells whether a ReLU mask fits.
+ * If cuBLASLt has no algorithm for a product with its epilogue (odd widths in bf16), the epilogue becomes separate
+ * kernels: the bias is written first and the product added to it, which rounds once. If there is none even then, a
+ * kernel makes the product. A forward writes its name into the buffer of its activations, and every other writer erases
+ * it. So the buffer tells whether a ReLU mask fits. The gradient of the bias is not fused if every run must give the
+ * same bytes.
  *
  * cuBLASLt's ReLU turns NaN into 0, and ours keeps it. So a hidden unit with a weight that is not finite may yield
- * zeros forever, and neither the loss nor the norm of the gradients shows it. Therefore no run starts with such weights
- * (setup.c, state.c), and no update uses gradients that are not finite. A finite update can still overflow a weight of
- * a hidden layer; with cuBLASLt's ReLU that may stay hidden until the weights are saved and read again. */
+ * zeros forever. Therefore no run starts with such weights (setup.c, state.c), and no update uses gradients that are
+ * not finite. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 

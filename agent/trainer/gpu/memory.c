@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers on the device, pinned stages on the host, copies between them, and a data set on the device.
  *
- * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16, parameters
- * exist twice, as floats and as a copy that every writer of the floats updates (copy, the optimizer's kernel).
+ * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16,
+ * parameters exist twice, as floats and as a copy that every writer of the floats updates (copy, the optimizer's
+ * kernel). Stages are mapped, at one address for both sides, so kernels read and write them directly.
  *
- * Stages are mapped, at one address for both sides (CUDA has that on every 64-bit system), so kernels read and write
- * them directly: the few floats of a step and the numbers of its rows need no copies of their own.
+ * Freeing waits for the queue first. If the queue does not finish, or a communicator could not be ended (held), the
+ * memory is left to the exit of the process, because cudaFree would wait forever.
  *
- * Memory is allocated only at set-up. Freeing it waits for the queue first. If the queue does not finish, or a
- * communicator could not be ended (held), the memory is left to the exit of the process, because cudaFree would wait
- * forever.
- *
- * A data set on the device saves the host's time and the bus. Only the row numbers of a batch go there, eight bytes
- * each, and a kernel makes the rows at the speed of the device's memory. A wide batch (8192 rows of 8192 values) would
- * cost more than its matrix products otherwise. Rows of a file are kept as bytes, a quarter of their size as floats,
- * and ramps need no memory. The kernel computes like data.c, operation by operation, so the bits are equal. It reads
- * the row numbers over the bus, so a captured step uses the numbers that its stage holds at the launch. A file that
- * needs more than 1/COMPUTE_ROWS_SHARE of the free memory is not kept, and the caller sends floats instead. */
+ * A data set on the device saves the host's time and the bus: only the row numbers of a batch go there, and a kernel
+ * makes the rows, with the bits of data.c. Rows of a file are kept as bytes; ramps need no memory. A captured step uses
+ * the numbers that its stage holds at the launch. A file that needs more than 1/COMPUTE_ROWS_SHARE of the free memory
+ * is not kept, and the caller sends floats instead. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 

@@ -1,35 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator of NCCL: how it comes up and ends. nccl_coll.c has the collectives.
  *
- * Beginning. Every rank announces its NCCL version and a hash of its ids in one exchange ("coll_nccl"). So the exchange
- * names a rank that does not come, and ids or versions that differ, with which NCCL would hang, become a message. Then
- * each rank makes what can fail on it alone: stream, events, stage, counters, the thread of the end. Then
- * ncclCommInitRankScalable takes all ids, so no rank serves more than its share of connections. The communicator does
- * not block, so this file does the waiting: with a deadline, and watching SIGTERM, the board and the agent. NCCL needs
- * equal versions on all ranks. The process that minted the ids is not a rank and needs only the same major.minor.
+ * Beginning. Every rank announces its NCCL version and a hash of its ids in one exchange ("coll_nccl"). So ids or
+ * versions that differ, with which NCCL would hang, become a message. Then each rank makes what can fail on it alone.
+ * Then ncclCommInitRankScalable takes all ids. The communicator does not block, so this file does the waiting: with a
+ * deadline, and watching SIGTERM, the board and the agent. The process that minted the ids needs only the same
+ * major.minor.
  *
  * Poison. A rank that fails (nccl_fail.c), or leaves the round, blocks its updates and queues nothing more. It does not
  * abort. An aborted kernel of NCCL leaves its wait, goes on with what is in the buffers, and publishes its step
  * (waitPeer and postPeer in prims_simple.h). So a peer could complete its all-reduce with stale, finite data.
  * ncclCommRevoke (2.28.7) sets the same flag for the same kernels.
  *
- * Cut. coll_cut is called when no other rank uses the communicator: each is dead, or poisoned and waits for the next
- * round. Only then ncclCommAbort is called, which makes the kernels leave. It returns when all is freed. It waits for
- * captured graphs to be destroyed, which the caller does meanwhile, and a driver may hang. So it runs in a detached
- * thread. The thread is made before the communicator and waits for its order: a rank that gets no thread at the end
- * could not end its communicator within a deadline.
+ * Cut. When no other rank uses the communicator, ncclCommAbort makes the kernels leave. It waits for captured graphs to
+ * be destroyed, which the caller does meanwhile, and a driver may hang. So it runs in a detached thread, which is made
+ * before the communicator: a rank that gets no thread at the end could not end its communicator within a deadline.
  *
  * End. coll_destroy waits at most ten seconds for that thread and for the stream. If they do not end by then, the exit
- * of the process frees them and their memory, because a leak is better than a hang. The same holds for a communicator
- * that is poisoned and was not cut: it is left as it is, and the process should leave by _exit. compute's device memory
- * is then left too: freeing any of it would wait for the whole device. A healthy communicator is finalized (all ranks
- * are done) and destroyed, with the same deadlines. One that never came up is aborted, because no kernel of this rank
- * has run in it.
+ * of the process frees them and compute's device memory, because a leak is better than a hang. The same holds for a
+ * communicator that is poisoned and was not cut. A healthy one is finalized and destroyed. One that never came up is
+ * aborted, because no kernel of this rank has run in it.
  *
  * A twin is a communicator of its own, for calls that are only tried (capture.c). It is not an ncclCommSplit: if that
  * fails on one rank, NCCL sets the abort flag of the communicator that was to be split. When all ranks know how it went
- * it is aborted on each, because finalizing it would wait for ranks that may be lost meanwhile. If they never know, it
- * stays until its original ends: freeing memory waits for all that the device does. */
+ * it is aborted on each, because finalizing it would wait for ranks that may be lost meanwhile. Else it stays until its
+ * original ends: freeing memory waits for all that the device does. */
 
 #include "agent/trainer/gpu/nccl_comm.h"
 

@@ -2,19 +2,16 @@
 /* The watch over NCCL's collectives, and how a rank fails.
  *
  * Two things are watched: NCCL's asynchronous error, at most once a millisecond, and two counters that the device
- * writes to host memory (kernels.h). A collective that has begun and is not done within the deadline is late, captured or
- * not. A rank that has waited for a while reads the board, on which failed ranks post, and fails with them (board.h).
- * Every wait asks the agent whether this rank should leave.
+ * writes to host memory (kernels.h). A collective that has begun and is not done within the deadline is late, captured
+ * or not. A rank that has waited for a while reads the board, and fails with the ranks that posted there (board.h).
  *
  * A failure is one message, which every later call repeats. The communicator is poisoned at once (nccl_comm.c). Then
- * this rank posts its position on the board, and reads the other posts for one to three seconds, as long as the others
- * need, or until the agent asks it to leave. So the message can name the missing rank and not only the stuck
- * collective. Of the errors that NCCL reports, a wrong call is this rank's own, and the others get its reason. So is an
- * error of CUDA if this rank's streams have it too. While ranks connect, a call of CUDA also fails because a peer has
- * died. Such an error, and the rest, may have begun on any rank, so the board decides.
+ * this rank posts its position on the board, and reads the other posts for one to three seconds, so that the message
+ * can name the missing rank. A wrong call is this rank's own error, and so is an error of CUDA if this rank's streams
+ * have it too. The rest, and any error while ranks connect, may have begun on any rank, so the board decides.
  *
- * The agent's request comes by `asked`, or as -ECANCELED from the board: a store whose agent ends the round answers so.
- * Over NVLink and shared memory NCCL never reports that a peer has died, and this request is the first to tell. */
+ * The agent's request comes by `asked`, or as -ECANCELED from the board. Over NVLink and shared memory NCCL never
+ * reports that a peer has died, and this request is the first to tell. */
 
 #include "agent/trainer/gpu/nccl_comm.h"
 

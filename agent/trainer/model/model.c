@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From widths to layers, and the two passes over them. A stack of layers needs no graph and no tape.
  *
- *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the ReLU; the last layer has none.
- *   loss       delta[last] is the gradient of the last layer's output.
- *   backward   From the last layer to the first: the gradients of W_i and b_i come from delta[i+1] and act[i]. They are
- *              ready then. A second call writes delta[i], and applies the derivative of the ReLU behind layer i-1.
- *
  * The gradients of layer i > 0 are summed while the input gradient of that layer is computed, which takes as long as
  * the gradients did. Only the first layer has nothing behind it, so its whole sum would be exposed. Its gradients are
  * computed in parts, by rows of W_0 from the last to the first: only the sum of the last part is exposed. For 8192 x
  * 8192 weights at 8192 rows, a device of 790 TFLOP/s needs 1.4 ms for the product. The sum of their 268 MB needs 1.1 ms
- * at 240 GB/s, and that of an eighth 0.14 ms. The rows of a part are a multiple of PART_ROWS, which fills whole tiles of
- * a product. The bias lies behind the weight, so the first part needs it whole: its column sums are one more pass over
- * delta (134 MB in bf16). A layer smaller than two parts stays whole, because each part costs a launch and a
- * collective. */
+ * at 240 GB/s, and that of an eighth 0.14 ms. The rows of a part are a multiple of PART_ROWS, which fills whole tiles
+ * of a product. The bias lies behind the weight, so the first part needs it whole. A layer smaller than two parts stays
+ * whole, because each part costs a launch and a collective. */
 
 #include "agent/trainer/model/model.h"
 

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `--bench allreduce`: is this cluster as fast as it should be, and are its sums right? It uses the collectives, the
- * launcher and the network of a training run, so nothing else has to be installed. Its columns are those of nccl-tests,
- * so the figures can be compared (bench_table.h).
+ * launcher and the network of a training run. Its columns are those of nccl-tests, so the figures can be compared.
  *
- * For each size, on all ranks:
- *
- *   warm up    Some all-reduces: the first use creates connections, algorithms and pages.
- *   time       One all-reduce, a barrier, then `iters` all-reduces in a row. The clock stops when the last one is done.
- *              A device gets all of them at once, as a captured graph. So the time is the device's and not that of the
- *              host's calls, which are slow with a communicator that does not block. For small sizes one pair of marks
- *              for late collectives surrounds all iterations, because a mark takes as long as a sum.
- *   check      Known values, one all-reduce, all sums.
- *   report     Time, wrong sums, and a request to stop, summed over the ranks: one message, which is a barrier as well. */
+ * For each size, all ranks warm up, time `iters` all-reduces in a row behind a barrier, and check sums of known values.
+ * A device gets all iterations at once, as a captured graph. So the time is the device's and not that of the host's
+ * calls, which are slow with a communicator that does not block. For small sizes one pair of marks for late collectives
+ * surrounds all iterations, because a mark takes as long as a sum. */
 
 #include "agent/trainer/run/trainer.h"
 

@@ -1,25 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captured calls: a device records a step once, for each slot and shape, and launches it from then on.
  *
- * All ranks capture or none does. NCCL needs that: a collective that some ranks launch from a graph and others do not may
- * hang. And a capture may fail on one rank alone, for want of memory, because of its driver or because of its version of
- * NCCL. So before the first capture of a round the ranks rehearse:
+ * All ranks capture or none does: a collective that some ranks launch from a graph and others do not may hang. And a
+ * capture may fail on one rank alone, for want of memory, or by its driver. So before the first capture of a round the
+ * ranks rehearse, when nothing is queued. Each captures its calls with a twin of the collectives, and destroys the
+ * graph unlaunched. If that fails, the twin has failed, and neither the collectives nor the weights have been touched.
+ * Then the ranks count who could, with the collectives themselves, so a rank that is lost meanwhile is named as in a
+ * step.
  *
- *   wait        until nothing is queued, so that no rank waits for a sum while it makes a communicator.
- *   rehearse    Each rank captures its calls with a twin of the collectives, and destroys the graph unlaunched. If that
- *               fails, the twin has failed, and neither the collectives nor the weights have been touched.
- *   agree       The ranks count who could, with the collectives themselves: so a rank that is lost meanwhile is named as
- *               in a step. If one could not capture, no rank does; the message has its number and its reason.
- *   end         The twin is destroyed, also on the ranks where all went well.
+ * After that a capture that fails is an error of this rank, and never a silent way around: the others wait in theirs.
  *
- * After that a capture that fails is an error of this rank, and never a silent way around: the others are in their own
- * capture and wait for it.
- *
- * A new round rehearses again, for the price of one communicator more. Its communicator is new, and NCCL does much of
- * its work in the capture itself: it connects an algorithm when a collective first uses it (ncclCollPreconnect in
- * group.cc), and maps the buffers of a graph on other ranks (coll_reg.cc). That takes device memory, multicast objects
- * and sockets, so it can fail in one round after it went well in another. Nor would a memory of earlier rehearsals save
- * much: a round in place begins because a rank is new or the world has another size. */
+ * A new round rehearses again, for the price of one communicator more. NCCL does much of its work in the capture: it
+ * connects an algorithm when a collective first uses it, and maps the buffers of a graph on other ranks. That takes
+ * device memory, multicast objects and sockets, so it can fail in one round after it went well in another. */
 
 #include "agent/trainer/run/trainer.h"
 

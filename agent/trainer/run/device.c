@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device that computes, and the collectives that connect the ranks.
+/* The device that computes, and the collectives that connect the ranks: compute/cpu.c with coll/tcp.c, or rdzv-cuda.so,
+ * which this file opens, with NCCL.
  *
- *   cpu    compute/cpu.c, and coll/tcp.c among several ranks
- *   cuda   rdzv-cuda.so, which this file opens: its compute, and NCCL among several ranks
- *   auto   cuda if the module, the driver and a device exist, else cpu. A line says once which of them was missing,
- *          except on a machine without any CUDA.
- *
- * The module is the one that --cuda-module names. Otherwise it is looked for beside this program, in its build tree,
- * and where it was installed. It is linked with libcublasLt and libnccl, so those can be missing first, and the
- * loader's error becomes advice. The module is never closed, because CUDA has threads and exit handlers in it.
+ * The module is linked with libcublasLt and libnccl, so those can be missing first, and the loader's error becomes
+ * advice. It is never closed, because CUDA has threads and exit handlers in it.
  *
  * The agent shows a trainer only its own device. A trainer without that, or one started by hand, takes device
- * LOCAL_RANK of those that CUDA shows, modulo their number. The TCP ring needs host memory and NCCL needs a device, so
- * all ranks must use the same kind, and with `auto` each has chosen alone. They compare first, so a rank of another
- * kind is named at once. */
+ * LOCAL_RANK of those that CUDA shows, modulo their number. All ranks must use the same kind, and with `auto` each has
+ * chosen alone. They compare first, so a rank of another kind is named at once. */
 
 #include "agent/trainer/run/trainer.h"
 

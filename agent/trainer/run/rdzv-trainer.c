@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdzv-trainer: options, the phases of a run, and its end.
  *
- *   set up    rank, data, memory, device, ring       setup.c, device.c
- *   resume    the newest checkpoint, on all ranks    state.c
- *   loop      queue, read, report, checkpoint        step.c, slot.c, report.c
- *   recover   the same process in another round      recover.c
- *   end       result line, done
- *
  * Every failure comes back here as one message and one exit code. Before it exits, the process gives the ring the
  * reason, so that the others name the same rank and do not wait. A rank that lost another one usually only echoes a
- * failure elsewhere, and its message says so; the agent's verdict names the cause. The verdict takes the earliest exit
- * code, so an echo waits a moment for the SIGTERM that the cause brings. */
+ * failure elsewhere, and its message says so. The verdict takes the earliest exit code, so an echo waits a moment for
+ * the SIGTERM that the cause brings. */
 
 #include "agent/trainer/run/trainer.h"
 

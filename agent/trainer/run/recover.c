@@ -2,26 +2,21 @@
 /* --recovery inplace: when another rank is lost, this rank keeps its process, its device and its weights.
  *
  *   lost      A collective reports a lost rank, or the agent asks to leave the round (RDZV_REJOIN).
- *   leave     This rank blocks its updates, tells the other ranks, and queues nothing more. The communicator stays as it
- *             is: a rank that has not left yet may be in a collective with this one (gpu/nccl_comm.c).
- *   rejoin    The agent learns that this worker waits, and gives it its place in the next round.
- *   end       No rank is in a collective of the last round now: each is dead or waits. Only now what is queued is cut
- *             off. The optimizer's count behind each step shows which steps are done, and those are reported as usual.
- *   enter     Rank, world, token; other memory for the gradients; larger buffers if the world has become smaller; new
- *             connections.
+ *   leave     This rank blocks its updates, tells the other ranks, and queues nothing more. The communicator stays: a
+ *             rank that has not left yet may be in a collective with this one (gpu/nccl_comm.c).
+ *   rejoin    The agent gives this worker its place in the next round.
+ *   end       Each other rank of the last round is dead or waits now. Only now what is queued is cut off. The
+ *             optimizer's count behind each step shows which steps are done.
  *   agree     All ranks exchange their steps, and the rank with the highest gives its state to all.
  *
- * Ranks leave at slightly different steps. One may have made the update of a step in which another one lost its
- * neighbour. The one ahead has the sums of all ranks, because nothing was cut off before all had left. So its state is
- * complete and nothing is lost. Ranks at the same step have the same bytes. A restarted rank has no state and receives
- * one. Only if no rank has a state (the first round, or all were restarted) do they resume from a checkpoint. So all
- * ranks must use the same --recovery, and the name of the exchange of steps makes sure of it.
+ * Ranks leave at slightly different steps. The one ahead has the sums of all ranks, because nothing was cut off before
+ * all had left. So its state is complete and nothing is lost. Only if no rank has a state do they resume from a
+ * checkpoint.
  *
- * A rank that the next round leaves out (its node is drained, or a spare now) waits too, and is stopped only when that
- * round runs. Until then its device may be in a collective of the last round, which goes on when the others cut theirs
- * off, and stores into their memory: NCCL maps the buffers of a captured collective on all ranks of a node, and only
- * gradients are reduced there. So no round uses the gradients' memory of the round before. The physical memory of the
- * old ones stays as long as another process maps it. */
+ * A rank that the next round leaves out waits too, and is stopped only when that round runs. Until then its device may
+ * be in a collective of the last round, which goes on when the others cut theirs off, and stores into their memory:
+ * NCCL maps the buffers of a captured collective on all ranks of a node. So no round uses the gradients' memory of the
+ * round before. */
 
 #include "agent/trainer/run/trainer.h"
 

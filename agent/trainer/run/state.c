@@ -2,16 +2,12 @@
 /* The state of a run: to the host and back, as bytes, from a checkpoint at the start, and to checkpoints while training
  * continues (below).
  *
- * The loss of a state is that of its step. If the host has read that step, it knows the loss. Otherwise the step is
- * still queued, and its loss is copied from the device behind it. A step that was aborted leaves a loss on the device
- * too, but the host has never read it.
- *
  * A run does not resume from weights that are not finite. A device's ReLU may turn their results into zeros, and then
  * neither loss nor gradients would show it.
  *
- * Only rank 0 knows the folder. It decides what to resume from and sends the bytes of the checkpoint to the others.
- * They decode and check them as if they had read them. So no file system needs to be shared, and all ranks come to the
- * same conclusion. */
+ * Only rank 0 knows the folder. It decides what to resume from and sends the bytes of the checkpoint to the others,
+ * which check them as if they had read them. So no file system needs to be shared, and all ranks come to the same
+ * conclusion. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -299,19 +295,12 @@ int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
   return rc;
 }
 
-/* Checkpoints while training continues.
+/* Checkpoints while training continues. Begin queues copies of the state behind the queued steps, and a mark behind
+ * them; the host does not wait. Poll gives the floats to the writer's thread when the mark is done, and reports its
+ * result later. If an update before the copies was blocked, they hold the weights of an earlier step. The counters that
+ * were copied with them show it, and the checkpoint is dropped.
  *
- *   begin     Queues copies of the state behind the queued steps, and a mark behind them. They copy the state behind
- *             step queued.step, however far the device is. The host does not wait. A device copies between two steps.
- *             On a CPU it is a memcpy.
- *   poll      Once per step. When the mark is done, the floats go to the writer's thread. When the thread has written
- *             them, its result is reported.
- *             If an update before the copies was blocked, they hold the weights of an earlier step. The counters that
- *             were copied with them show it, and the checkpoint is dropped.
- *   wait      The checkpoint is needed now: it was requested, or the run ends.
- *
- * The run loses the time of the copy: on a CPU the host's time, on a device the device's time plus the host's time to
- * queue it. stall_us is the sum. The memory cost is one more copy of the state on the host, pinned.
+ * The run loses the time of the copy: stall_us. The memory cost is one more copy of the state on the host, pinned.
  *
  * If a checkpoint is due while the one before is still being written, the disk is too slow for --checkpoint-every. The
  * run then waits for a while and logs it. After that it skips the checkpoint, so that the other ranks do not wait

@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One step of training, in the order in which it happens:
- *
- *   input      This rank's share of the global batch. If the device keeps the data set, the row numbers go to the
- *              slot's stage and the device makes the rows. Otherwise their values go to the stage, and from there to
- *              the device.
- *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the batch.
- *   backward   The gradients. As soon as a bucket of them is complete it is summed over the ranks, while the pass
- *              continues.
- *   update     Runs when all sums are complete.
- *   results    The loss of the whole batch, what the ranks agreed on, and the optimizer's counters go to the slot's
- *              stages.
+/* One step of training: this rank's share of the global batch goes to the device, forward, backward, update. As soon as
+ * a bucket of gradients is complete it is summed over the ranks, while the backward pass continues.
  *
  * Every rank weights its gradient by its share. So the sum over the ranks is the gradient of the mean over the global
- * batch, for any world size and any shares. The loss is summed in the same way and in the same message. So are the
- * flags "stop", "checkpoint" and "clock": if any rank was asked, all ranks know it after the same step, and stop or
- * save together.
+ * batch, for any world size and any shares. The loss and the flags "stop", "checkpoint" and "clock" are summed in the
+ * same message: if any rank was asked, all ranks know it after the same step, and stop or save together.
+ *
+ * Stages carry what differs from step to step: the input and the flags. So the calls are the same for every step of a
+ * shape, and capture.c can capture them. Results are read some steps later, always the same number of steps.
  *
  * A rank that leaves the round blocks its updates, but its device still has queued steps. Their gradients come from old
  * weights, so they carry an infinite MODEL_BAD, with which no rank makes the update. The host sees it and leaves too.
  *
- * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
- * because all have the same sums. check_finite counts and logs it some steps later. One such step does not end a
- * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
- * not finite. If only gradients are not finite, their sum does not name a rank. */
+ * A step whose gradients are not finite changes nothing: the optimizer skips it on the device, on all ranks alike. More
+ * than --max-skipped in a row end the run. The sums that travel with the gradients name the rank whose own loss is not
+ * finite. */
 
 #include "agent/trainer/run/trainer.h"
 

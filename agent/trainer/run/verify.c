@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* --verify-every: silent corruption, a wrong result without an error.
  *
- *   state       All ranks have the same weights and the same optimizer state, bit for bit. So a rank whose checksum
- *               differs has lost some. Every N steps, and before each checkpoint.
- *   gradients   At every Nth step, the last one, and one behind which a checkpoint is due by steps, each rank first
- *               repeats the gradients of another rank, from that rank's samples and the weights that both have. Then it
- *               computes its own, and the checksums of both are compared before the sum over the ranks. The neighbour
- *               changes from check to check.
+ *   state       All ranks have the same weights and optimizer state, bit for bit. A rank whose checksum differs has
+ *               lost some.
+ *   gradients   Each rank first repeats the gradients of another rank, from that rank's samples, and then computes its
+ *               own. The checksums of both are compared before the sum over the ranks. The neighbour changes each time.
  *
- * One coll_sum tells whether all agree (verify_rule.h). If not, nobody is blamed yet. The ranks look at their states a
- * second time, or repeat gradients a second time: their own, and those of another neighbour. So each share was computed
- * by a third rank, and the rules say which rank is wrong. With two ranks there is no third one. Then a rank that gives
- * two answers to one question is wrong; if none does, both are suspect.
+ * One coll_sum tells whether all agree (verify_rule.h). If not, nobody is blamed yet: the ranks look at their states a
+ * second time, or repeat gradients, their own and those of another neighbour. So each share was computed by a third
+ * rank. With two ranks there is none. Then a rank that gives two answers to one question is wrong; else both are
+ * suspect.
  *
- * No update is made and nothing is saved behind a difference. The other ranks fail as if they had lost the wrong one.
- * Its gradients may be in all states since the last check. So the run goes on from a checkpoint if it writes some, and
- * with --recovery inplace from the state that the others agree on if it writes none.
+ * No update is made and nothing is saved behind a difference. The wrong rank's gradients may be in all states since the
+ * last check. So the run goes on from a checkpoint if it writes some, and else from the state that the others agree on.
  *
- * Gradients are compared only if all devices have one kind (compute.h). A flip in a step that is not an Nth, which is in
- * the sums of all ranks alike, is not found. */
+ * Gradients are compared only if all devices have one kind (compute.h). A flip in an unverified step, which is in the
+ * sums of all ranks alike, is not found. */
 
 #include "agent/trainer/run/trainer.h"
 
