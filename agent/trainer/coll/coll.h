@@ -45,7 +45,9 @@ struct coll_ops {
                         struct err *e);
   int (*wait)(struct coll *l, struct coll_ticket t, struct err *e);
   int (*progress)(struct coll *l, struct err *e);
+  /* v[0..n) becomes the sum over ranks; n <= COLL_SUM_MAX. */
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);
+  /* Every rank passes the same n. Afterwards data equals root's. */
   int (*broadcast)(struct coll *l, void *data, size_t n, int root, struct err *e);
   void (*abort)(struct coll *l, const char *why);
   void (*cut)(struct coll *l);                                   /* may be NULL */
@@ -104,31 +106,20 @@ struct coll *coll_local_create(void);
 /* Connects the neighbours. The exchange and the connections each take timeout_ms at most. */
 int coll_tcp_create(const struct coll_config *cfg, struct coll **out, struct err *e);
 
+/* The operations, by their names in coll_ops. */
+#define coll_all_reduce_begin(l, ...) (l)->ops->all_reduce_begin((l), __VA_ARGS__)
+#define coll_wait(l, ...)             (l)->ops->wait((l), __VA_ARGS__)
+#define coll_progress(l, ...)         (l)->ops->progress((l), __VA_ARGS__)
+#define coll_sum(l, ...)              (l)->ops->sum((l), __VA_ARGS__)
+#define coll_broadcast(l, ...)        (l)->ops->broadcast((l), __VA_ARGS__)
+
 /* Says BYE and closes. After coll_abort or a failure on a device: see coll_cut. NULL is fine. */
 static inline void coll_destroy(struct coll *l) {
   if (l) l->ops->destroy(l);
 }
-static inline int coll_all_reduce_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
-                                        struct err *e) {
-  return l->ops->all_reduce_begin(l, c, s, t, e);
-}
-static inline int coll_wait(struct coll *l, struct coll_ticket t, struct err *e) {
-  return l->ops->wait(l, t, e);
-}
-static inline int coll_progress(struct coll *l, struct err *e) {
-  return l->ops->progress(l, e);
-}
-/* v[0..n) becomes the sum over ranks; n <= COLL_SUM_MAX. */
-static inline int coll_sum(struct coll *l, double *v, size_t n, struct err *e) {
-  return l->ops->sum(l, v, n, e);
-}
 static inline int coll_barrier(struct coll *l, struct err *e) {
   double one = 1;
   return l->ops->sum(l, &one, 1, e);
-}
-/* Every rank passes the same n. Afterwards data equals root's. */
-static inline int coll_broadcast(struct coll *l, void *data, size_t n, int root, struct err *e) {
-  return l->ops->broadcast(l, data, n, root, e);
 }
 /* Other collectives of the same ranks on the same device, on which calls can be tried. All ranks call it. A failure of
  * the twin blocks no updates and leaves `l` as it is. A rank that could not make its twin reports that to the others. The

@@ -13,8 +13,8 @@
  *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
  *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
  *    touch a stage between a compute_copy and a mark behind it.
- *  - Values that change from step to step lie on the device: the update count, the decision to skip. So the host does not wait for them, and a step can be captured once and launched again
- *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
+ *  - Values that change from step to step lie on the device: the update count, the decision to skip. So a step can be
+ *    captured once and launched again. The host may queue `depth` steps before it reads the results of the first.
  *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
  *    collective reduces everything.
  *  - A layer is an object (compute_layer) that owns algorithms, workspaces and activation masks. The optimizer is an
@@ -137,33 +137,67 @@ struct compute_opt_counters {
 struct compute_ops {
   const char *name;
   void (*destroy)(struct compute *c);
+  /* n elements, all zero. */
   int (*alloc)(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e);
   void (*free)(struct compute *c, struct compute_buf *b);
+  /* The host address of a span of a stage; NULL if the host cannot reach it. On a CPU every span has one, and
+   * coll/tcp.c relies on that. */
   float *(*host)(struct compute *c, struct span s);
+  /* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. At most one side is
+   * a stage, and the other one then no COMPUTE_ACT. A copy on the device between COMPUTE_ACT and floats converts. */
   int (*copy)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*record)(struct compute *c, struct compute_mark *mark, struct err *e);
+  /* 1: all operations before the mark are done. 0: not yet. Never waits. */
   int (*done)(struct compute *c, struct compute_mark mark, struct err *e);
   int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out, struct err *e);
   void (*layer_destroy)(struct compute *c, struct compute_layer *l);
+  /* y[rows][out] = x[rows][in] weight^T + bias, and 0 where that is negative if the layer has a ReLU. x is a
+   * COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a COMPUTE_ACT. rows may be 0, here and below. */
   int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x, struct span y,
                  size_t rows, struct err *e);
+  /* The backward pass of a layer is two operations, so that the sum over the ranks can start between them. dz is the
+   * gradient of this layer's output before its ReLU. x and rows are those of the last compute_forward of this layer.
+   *
+   * The first writes gradients of the weight to `grads`: those of one part of the outputs. The part with the last
+   * output also writes the gradient of the whole bias. They are zero for 0 rows. */
   int (*backward_weight)(struct compute *c, struct compute_layer *l, struct compute_buf *grads, struct span x,
                          struct span dz, struct compute_part part, size_t rows, struct err *e);
+  /* The second writes dx, the gradient of the output of the layer below before *its* ReLU: this call applies the
+   * derivative of its ReLU, because a fused epilogue has it for free. Not for the first layer. */
   int (*backward_input)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                         struct span dz, struct span dx, size_t rows, struct err *e);
+  /* Three floats in `out`:
+   *
+   *   out[0]   weight * loss, even if it is not finite
+   *   out[1]   1 if the loss is not finite, else 0; infinite if updates are blocked
+   *   out[2]   rank_tag if the loss is not finite, else 0
+   *
+   * dz = weight * gradient of the loss by y. mse is the mean over rows and columns against target[rows][cols], and
+   * rmse its square root. cross-entropy is the mean over rows of softmax(y) against target[rows], the class numbers.
+   * y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
   int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
               struct span out, struct err *e);
+  /* State and counters are zero. */
   int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
+  /* One update, equal to that of torch.optim's Adam. If u->bad is not 0, or the norm is not finite, the update is
+   * skipped: only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are
+   * blocked, and this call changes nothing, as if they were blocked here too. An update that is blocked writes
+   * u->counters too. */
   int (*opt_step)(struct compute *c, struct compute_opt *o, const struct compute_update *u, struct err *e);
+  /* Queues a copy of the counters to a stage, as they are behind the queued operations. */
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
+  /* Writes a checksum of the bits of floats, not of activations, to `out`: COMPUTE_CHECKSUM elements of a stage.
+   * Every device computes the same. */
   int (*checksum)(struct compute *c, struct span s, struct span out, struct err *e);
   /* Optional: NULL if the device has no such operation. */
   int (*copy_and_stamp)(struct compute *c, struct span dst, struct span src, struct span stamp, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
+  /* Fills dst, a COMPUTE_INPUT, with the rows whose numbers (uint64_t, below n) the stage holds. The bits equal
+   * those of dataset_sample. */
   int (*rows_gather)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e);
   void (*block_updates)(struct compute *c, bool on);
   int (*capture_begin)(struct compute *c, struct err *e);
@@ -189,86 +223,40 @@ struct compute {
 /* The CPU. OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide about its threads; without them there is one. */
 struct compute *compute_cpu_create(enum compute_precision precision);
 
+/* The operations, by their names in compute_ops. */
+#define compute_alloc(c, ...)           (c)->ops->alloc((c), __VA_ARGS__)
+#define compute_host(c, ...)            (c)->ops->host((c), __VA_ARGS__)
+#define compute_copy(c, ...)            (c)->ops->copy((c), __VA_ARGS__)
+#define compute_record(c, ...)          (c)->ops->record((c), __VA_ARGS__)
+#define compute_done(c, ...)            (c)->ops->done((c), __VA_ARGS__)
+#define compute_layer_create(c, ...)    (c)->ops->layer_create((c), __VA_ARGS__)
+#define compute_forward(c, ...)         (c)->ops->forward((c), __VA_ARGS__)
+#define compute_backward_weight(c, ...) (c)->ops->backward_weight((c), __VA_ARGS__)
+#define compute_backward_input(c, ...)  (c)->ops->backward_input((c), __VA_ARGS__)
+#define compute_loss(c, ...)            (c)->ops->loss((c), __VA_ARGS__)
+#define compute_opt_create(c, ...)      (c)->ops->opt_create((c), __VA_ARGS__)
+#define compute_opt_step(c, ...)        (c)->ops->opt_step((c), __VA_ARGS__)
+#define compute_opt_read(c, ...)        (c)->ops->opt_read((c), __VA_ARGS__)
+#define compute_opt_set(c, ...)         (c)->ops->opt_set((c), __VA_ARGS__)
+#define compute_checksum(c, ...)        (c)->ops->checksum((c), __VA_ARGS__)
+#define compute_rows_gather(c, ...)     (c)->ops->rows_gather((c), __VA_ARGS__)
+#define compute_capture_begin(c, ...)   (c)->ops->capture_begin((c), __VA_ARGS__)
+#define compute_capture_end(c, ...)     (c)->ops->capture_end((c), __VA_ARGS__)
+#define compute_launch(c, ...)          (c)->ops->launch((c), __VA_ARGS__)
+
 static inline void compute_destroy(struct compute *c) {
   if (c) c->ops->destroy(c);
-}
-/* n elements, all zero. */
-static inline int compute_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
-                                struct err *e) {
-  return c->ops->alloc(c, use, n, out, e);
 }
 /* Waits for all queued operations. NULL is fine. */
 static inline void compute_free(struct compute *c, struct compute_buf *b) {
   if (b) c->ops->free(c, b);
 }
-/* The host address of a span of a stage; NULL if the host cannot reach it. On a CPU every span has one, and coll/tcp.c
- * relies on that. */
-static inline float *compute_host(struct compute *c, struct span s) {
-  return c->ops->host(c, s);
-}
-/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. At most one side is a
- * stage, and the other one then no COMPUTE_ACT. A copy on the device between COMPUTE_ACT and floats converts. */
-static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
-  return c->ops->copy(c, dst, src, e);
-}
-static inline int compute_record(struct compute *c, struct compute_mark *mark, struct err *e) {
-  return c->ops->record(c, mark, e);
-}
-/* 1: all operations before the mark are done. 0: not yet. Never waits. */
-static inline int compute_done(struct compute *c, struct compute_mark mark, struct err *e) {
-  return c->ops->done(c, mark, e);
-}
 /* Waits until all operations before the mark are done; -ETIMEDOUT after timeout_ms. For set-up and tests: a step also
  * watches the other ranks (trainer_wait). */
 int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e);
 
-static inline int compute_layer_create(struct compute *c, const struct compute_layer_desc *d,
-                                       struct compute_layer **out, struct err *e) {
-  return c->ops->layer_create(c, d, out, e);
-}
 static inline void compute_layer_destroy(struct compute *c, struct compute_layer *l) {
   if (l) c->ops->layer_destroy(c, l);
-}
-/* y[rows][out] = x[rows][in] weight^T + bias, and 0 where that is negative if the layer has a ReLU. x is a
- * COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a COMPUTE_ACT. rows may be 0, here and below. */
-static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
-                                  struct span y, size_t rows, struct err *e) {
-  return c->ops->forward(c, l, params, x, y, rows, e);
-}
-/* The backward pass of a layer is two operations, so that the sum over the ranks can start between them. dz is the
- * gradient of this layer's output before its ReLU. x and rows are those of the last compute_forward of this
- * layer.
- *
- * The first writes gradients of the weight to `grads`: those of one part of the outputs. The part with
- * the last output also writes the gradient of the whole bias. They are zero for 0 rows. */
-static inline int compute_backward_weight(struct compute *c, struct compute_layer *l, struct compute_buf *grads,
-                                          struct span x, struct span dz, struct compute_part part, size_t rows,
-                                          struct err *e) {
-  return c->ops->backward_weight(c, l, grads, x, dz, part, rows, e);
-}
-/* The second writes dx, the gradient of the output of the layer below before *its* ReLU: this call applies the
- * derivative of its ReLU, because a fused epilogue has it for free. Not for the first layer. */
-static inline int compute_backward_input(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                                         struct span x, struct span dz, struct span dx, size_t rows, struct err *e) {
-  return c->ops->backward_input(c, l, params, x, dz, dx, rows, e);
-}
-/* Three floats in `out`:
- *
- *   out[0]   weight * loss, even if it is not finite
- *   out[1]   1 if the loss is not finite, else 0; infinite if updates are blocked
- *   out[2]   rank_tag if the loss is not finite, else 0
- *
- * dz = weight * gradient of the loss by y. mse is the mean over rows and columns
- * against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y) against
- * target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
-static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
-                               struct span dz, struct span out, struct err *e) {
-  return c->ops->loss(c, d, y, target, dz, out, e);
-}
-/* State and counters are zero. */
-static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
-                                     struct err *e) {
-  return c->ops->opt_create(c, d, out, e);
 }
 static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o) {
   if (o) c->ops->opt_destroy(c, o);
@@ -277,42 +265,14 @@ static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o)
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, equal to that of torch.optim's Adam. If u->bad is not 0, or the norm is not finite, the update is skipped:
- * only the counters change, and grad_norm is not finite. If u->bad is infinite, the updates of some rank are blocked,
- * and this call changes nothing, as if they were blocked here too.
- *
- * Behind a mark, u->counters is a struct compute_opt_counters. An update that is blocked writes them too. */
+/* Stage elements of a struct compute_opt_counters. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
-static inline int compute_opt_step(struct compute *c, struct compute_opt *o, const struct compute_update *u,
-                                   struct err *e) {
-  return c->ops->opt_step(c, o, u, e);
-}
-/* Queues a copy of the counters to a stage, as they are behind the queued operations. */
-static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
-  return c->ops->opt_read(c, o, stage, e);
-}
-static inline int compute_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
-                                  struct err *e) {
-  return c->ops->opt_set(c, o, v, e);
-}
-
-/* Writes a checksum of the bits of floats, not of activations, to `out`: COMPUTE_CHECKSUM elements of a stage. Every
- * device computes the same. */
-static inline int compute_checksum(struct compute *c, struct span s, struct span out, struct err *e) {
-  return c->ops->checksum(c, s, out, e);
-}
 
 /* Keeps a data set on the device. -ENOTSUP: this device keeps none. -ENOMEM: the data set is too large
  * (COMPUTE_ROWS_SHARE). Waits, and does not read the pixels afterwards. */
 int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
 static inline void compute_rows_destroy(struct compute *c, struct compute_rows *r) {
   if (r) c->ops->rows_destroy(c, r);
-}
-/* Fills dst, a COMPUTE_INPUT, with the rows whose numbers (uint64_t, below n) the stage holds. The bits equal those of
- * dataset_sample. */
-static inline int compute_rows_gather(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers,
-                                      struct err *e) {
-  return c->ops->rows_gather(c, r, dst, numbers, e);
 }
 
 /* A small copy between a stage and floats that are no COMPUTE_PARAM (dst.n 0: none), and behind it the device's clock to
@@ -332,15 +292,6 @@ static inline void compute_block_updates(struct compute *c, bool on) {
  * calls work without a capture. */
 static inline bool compute_can_capture(const struct compute *c) {
   return c->ops->capture_begin;
-}
-static inline int compute_capture_begin(struct compute *c, struct err *e) {
-  return c->ops->capture_begin(c, e);
-}
-static inline int compute_capture_end(struct compute *c, struct compute_graph **out, struct err *e) {
-  return c->ops->capture_end(c, out, e);
-}
-static inline int compute_launch(struct compute *c, struct compute_graph *g, struct err *e) {
-  return c->ops->launch(c, g, e);
 }
 static inline void compute_graph_destroy(struct compute *c, struct compute_graph *g) {
   if (g) c->ops->graph_destroy(c, g);
