@@ -430,6 +430,15 @@ sup_handler_fn sup_job_event, sup_link_up, sup_link_down, sup_other_program, sup
     sup_clear, sup_clear_stopping, sup_clear_parked, sup_store, sup_store_between, sup_stuck, sup_going_away,
     sup_standby, sup_notice, sup_checked;
 
+/* What is due at this time, in each file; and when something is due there next. */
+typedef void sup_tick_fn(struct supervisor *s);
+sup_tick_fn sup_link_tick, sup_fence_tick, sup_following_tick, sup_forming_tick, sup_orphan_tick, sup_wait_tick,
+    sup_progress_tick, sup_pace_tick, sup_park_tick, sup_ids_tick, sup_hang_tick, sup_early_tick;
+typedef uint64_t sup_deadline_fn(const struct supervisor *s);
+sup_deadline_fn sup_link_deadline, sup_fence_deadline, sup_following_deadline, sup_forming_deadline,
+    sup_orphan_deadline, sup_prepare_deadline, sup_progress_deadline, sup_pace_deadline, sup_park_deadline,
+    sup_ids_deadline, sup_hang_deadline;
+
 /* supervisor.c */
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
 void sup_send(struct supervisor *s, const struct msg *m);
@@ -457,8 +466,6 @@ void sup_drop_link(struct supervisor *s, const char *why);
 /* Connects to the aim of which_daemon_next.c now. lost: a line has reported the loss of the daemon. */
 void sup_reconnect(struct supervisor *s, const char *why, bool lost);
 void sup_follow_move(struct supervisor *s, bool pause); /* the same after MOVED */
-void sup_link_tick(struct supervisor *s);
-uint64_t sup_link_deadline(const struct supervisor *s);
 
 /* fence.c */
 /* The daemon has answered. False: it is at another address and does not know yet whether the round goes on. */
@@ -472,8 +479,6 @@ int64_t sup_leave_left_ms(const struct supervisor *s);
 void sup_update_fence(struct supervisor *s, bool fence, bool all);
 void sup_begin_fence(struct supervisor *s, bool fence, bool all); /* START */
 void sup_update_guard_fence(struct supervisor *s);                /* by when it must fence, if that has changed */
-void sup_fence_tick(struct supervisor *s);
-uint64_t sup_fence_deadline(const struct supervisor *s);
 
 /* follow_daemon.c */
 bool sup_turns_from_silence(const struct supervisor *s); /* at this tick */
@@ -485,8 +490,6 @@ void sup_note_start(struct supervisor *s, const struct start *start);
 void sup_note_heard(struct supervisor *s); /* after each message */
 /* A line, if another daemon than before is in charge. agreed: so many of `nodes` follow it; 0: not known. */
 void sup_tell_takeover(struct supervisor *s, int64_t agreed, int64_t nodes);
-void sup_following_tick(struct supervisor *s);
-uint64_t sup_following_deadline(const struct supervisor *s);
 
 /* which_daemon_next.c */
 enum turn_order {
@@ -539,16 +542,9 @@ bool sup_waits_for_claim(
 void sup_note_link_down(struct supervisor *s, const char *text); /* NULL: there is a daemon */
 /* The nodes that are missing. False: none is waited for. */
 bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out);
-void sup_forming_tick(struct supervisor *s);
-uint64_t sup_forming_deadline(const struct supervisor *s);
-
-/* fence.c: without a daemon for long */
-void sup_orphan_tick(struct supervisor *s);
-uint64_t sup_orphan_deadline(const struct supervisor *s);
 
 /* round.c: workers that have not stopped yet */
 void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, once or again */
-void sup_wait_tick(struct supervisor *s);
 
 /* end.c */
 void sup_misfit(struct supervisor *s, struct release daemon);   /* the daemon's: final, as REFUSED is */
@@ -564,23 +560,18 @@ bool sup_checkpoint_before_leaving(struct supervisor *s, uint64_t ask_ms);
 void sup_prepare_watch(struct supervisor *s);
 /* At STOP: if the time for the checkpoint is over, names the ranks that have not written it. */
 void sup_log_late_checkpoint(struct supervisor *s);
-uint64_t sup_prepare_deadline(const struct supervisor *s);
 
 /* progress.c */
 void sup_note_saved(struct supervisor *s, struct worker *w,
                     uint64_t step);             /* w's checkpoint of that step is complete */
 void sup_progress_repeat(struct supervisor *s); /* to a daemon that may not know it: sends it soon */
 void sup_progress_clear(struct supervisor *s);
-void sup_progress_tick(struct supervisor *s);
 void sup_progress_flush(struct supervisor *s); /* sends what was not sent yet */
 /* Of the workers that report progress, the one that is furthest behind; NULL: none does. Also the sum of their
  * rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
-uint64_t sup_progress_deadline(const struct supervisor *s);
 
 /* pace.c */
-void sup_pace_tick(struct supervisor *s);
-uint64_t sup_pace_deadline(const struct supervisor *s);
 void sup_pace_clear(struct supervisor *s); /* another round, or the end */
 
 /* park.c */
@@ -596,16 +587,12 @@ bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye);
 void sup_park_spawn(struct supervisor *s,
                     const struct msg *m); /* START: SPAWN, now or when the dismissed workers are gone */
 void sup_park_finish(struct supervisor *s);
-void sup_park_tick(struct supervisor *s);
-uint64_t sup_park_deadline(const struct supervisor *s);
 
 /* ids.c */
 void sup_ids_start(struct supervisor *s, const struct start *start);
 void sup_ids_spawned(struct supervisor *s); /* SUP_SPAWN is out */
 void sup_ids_release(struct supervisor *s); /* the helpers here are no longer needed */
 void sup_ids_clear(struct supervisor *s);   /* a new round, or the end: without effects */
-void sup_ids_tick(struct supervisor *s);
-uint64_t sup_ids_deadline(const struct supervisor *s);
 
 /* hang_decision.c */
 void sup_hang_begin(struct supervisor *s); /* all workers run */
@@ -615,8 +602,6 @@ bool sup_hang_stop(struct supervisor *s, const struct verdict *v);
 /* A worker has died because a collective did not end in time. True: it is reported once the others were asked for the
  * reason, and then they are stopped. */
 bool sup_hang_gave_up(struct supervisor *s, const struct verdict *v, uint64_t at_ms);
-void sup_hang_tick(struct supervisor *s);
-uint64_t sup_hang_deadline(const struct supervisor *s);
 
 /* announce.c */
 void sup_announce_link_down(struct supervisor *s); /* the connection to a daemon that had welcomed us is gone */
@@ -626,7 +611,6 @@ void sup_announce_exit(struct supervisor *s, int code);
 void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Appends which workers of this node had finished before the verdict's failure, or nothing. */
 void sup_put_finished(const struct supervisor *s, const struct verdict *v, struct buf *out);
-void sup_early_tick(struct supervisor *s);
 /* Once per verdict. */
 void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before);
 /* Whether the first agent of this host logs this verdict for all of them. */
