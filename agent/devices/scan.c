@@ -41,8 +41,7 @@ enum {
   INTEL = 0x8086,
 };
 
-static bool is_there(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static bool is_there(const char *fmt, ...) {
+__attribute__((format(printf, 1, 2))) static bool is_there(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   char *path = xvasprintf(fmt, ap);

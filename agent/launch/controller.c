@@ -82,9 +82,8 @@ bool launch_controller_next(struct launch_controller *m, struct launch_effect *f
   return true;
 }
 
-static void add_log(struct launch_controller *m, enum log_level level, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-static void add_log(struct launch_controller *m, enum log_level level, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static void add_log(struct launch_controller *m, enum log_level level,
+                                                          const char *fmt, ...) {
   struct launch_effect *fx = add_effect(m, LAUNCH_SAY, 0);
   va_list ap;
   fx->level = level;

@@ -95,8 +95,7 @@ static int check_records(const struct meeting *m, struct slice values, bool *her
   return 0;
 }
 
-static void add_text(char *out, size_t room, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void add_text(char *out, size_t room, const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static void add_text(char *out, size_t room, const char *fmt, ...) {
   size_t len = strlen(out);
   va_list ap;
   va_start(ap, fmt);

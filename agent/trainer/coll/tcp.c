@@ -342,9 +342,8 @@ static void send_farewell(struct ring *r, const uint8_t *words, size_t n) {
 }
 
 /* Ends the ring: remembers the failure, sends it to the neighbours, and returns it to the caller. */
-static int give_up(struct ring *r, int code, int lost, struct err *e, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-static int give_up(struct ring *r, int code, int lost, struct err *e, const char *fmt, ...) {
+__attribute__((format(printf, 5, 6))) static int give_up(struct ring *r, int code, int lost, struct err *e,
+                                                         const char *fmt, ...) {
   uint8_t words[HEAD + TEXT_MAX];
   va_list ap;
   va_start(ap, fmt);

@@ -88,11 +88,8 @@ static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struc
   if (rc == 0) rc = idx_header_parse(head, got + more, h, e);
   if (rc == 0) rc = read_items(gz, h, out, e);
   gzclose(gz);
-  if (rc) {
-    struct err why = e ? *e : (struct err)ERR_INIT;
-    return err_set(e, rc, "%s: %s", path, why.text);
-  }
-  return 0;
+  if (rc) err_wrap(e, "%s", path);
+  return rc;
 }
 
 int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale, struct err *e) {

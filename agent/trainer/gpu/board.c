@@ -69,8 +69,7 @@ int board_rank_at(const struct board_post *posts, int world, int self, enum boar
   return -1;
 }
 
-static void append_text(struct board_verdict *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void append_text(struct board_verdict *out, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static void append_text(struct board_verdict *out, const char *fmt, ...) {
   size_t at = strlen(out->text);
   va_list ap;
   va_start(ap, fmt);

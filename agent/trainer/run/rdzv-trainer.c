@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
   clock_gettime(CLOCK_BOOTTIME, &now);
   double us = ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
   t.phase_us[PHASE_PROCESS] = ticks && us > 0 ? (uint64_t)us : 0;
-  t.phase_from_us = trainer_now_us();
+  t.phase_from_us = monotonic_us();
   log_init("rdzv-trainer", LOG_INFO);
   if (trainer_opts_parse(&t.o, argc, argv, environ, &e)) {
     log_error("%s", e.text);

@@ -98,7 +98,7 @@ int trainer_agree(struct trainer *t, struct err *e) {
 /* Recovering. ------------------------------------------------------------------------------------------------------ */
 
 static int report_recovery(struct trainer *t, const struct times *at, struct err *e) {
-  uint64_t now = trainer_now_us();
+  uint64_t now = monotonic_us();
   t->read_us = now;
   t->rate.since_us = now;
   t->rate.samples = t->samples;
@@ -132,7 +132,7 @@ static int recover_once(struct trainer *t, const struct err *why, struct times *
   coll_abort(t->coll, text[0] ? text : "the round ends");
   int rc = rdzv_rejoin(t->rdzv, text, 0);
   while (rc == -ETIMEDOUT) rc = rdzv_rejoin(t->rdzv, NULL, REJOIN_SLICE_MS);
-  at->assigned = trainer_now_us();
+  at->assigned = monotonic_us();
   if (rc) {
     t->exit = *t->sigterm || rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST;
     return err_set(e, rc == -ECANCELED ? -EINTR : rc, "%s",
@@ -158,15 +158,15 @@ static int recover_once(struct trainer *t, const struct err *why, struct times *
     t->stop = t->checkpoint = t->clock = false;
     t->requested = 0;
   }
-  at->ended = trainer_now_us();
+  at->ended = monotonic_us();
   if (rc == 0) rc = trainer_enter_round(t, e);
   if (rc == 0) rc = trainer_join_ranks(t, e);
-  at->joined = trainer_now_us();
+  at->joined = monotonic_us();
   return rc ? rc : trainer_agree(t, e);
 }
 
 int trainer_recover(struct trainer *t, int rc, struct err *e) {
-  struct times at = {.began = trainer_now_us()};
+  struct times at = {.began = monotonic_us()};
   if (t->rank == 0 && rc != -ECANCELED) log_info("%s; leaving round %u for the next one", e->text, rdzv_round(t->rdzv));
   do {
     struct err why = *e;

@@ -85,7 +85,7 @@ static const char *const phase_keys[] = {
 };
 
 void trainer_end_phase(struct trainer *t, enum trainer_phase phase) {
-  uint64_t now = trainer_now_us();
+  uint64_t now = monotonic_us();
   t->phase_us[phase] += now - t->phase_from_us;
   t->phase_from_us = now;
 }
@@ -225,7 +225,7 @@ int trainer_report_stop(struct trainer *t, struct err *e) {
 }
 
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
-  uint64_t us = trainer_now_us() - t->begin_us;
+  uint64_t us = monotonic_us() - t->begin_us;
   double rate = us ? (double)t->samples * 1e6 / (double)us : 0;
   char hex[16];
   snprintf(hex, sizeof hex, "%08x", crc);

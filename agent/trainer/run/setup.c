@@ -29,11 +29,12 @@ static int meet_agent(struct trainer *t, struct err *e) {
   trainer_log_waits(t);
   if (!rdzv_alone(t->rdzv) || !world || strcmp(world, "1") == 0) return 0;
   /* Every rank would silently train alone. */
-  err_set(e, -EINVAL,
-          "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
-          "through rdzv-agent, or unset WORLD_SIZE",
-          world);
-  return with_exit(t, TRAINER_USAGE, -EINVAL);
+  return with_exit(
+      t, TRAINER_USAGE,
+      err_set(e, -EINVAL,
+              "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
+              "through rdzv-agent, or unset WORLD_SIZE",
+              world));
 }
 
 static int open_data(struct trainer *t, struct err *e) {
@@ -121,7 +122,6 @@ static int read_weights(const char *path, const struct model_shape *shape, float
 /* The first weights, equal on every rank: from the seed, or from a file that every rank reads. */
 static int first_weights(struct trainer *t, struct err *e) {
   struct compute_buf *stage;
-  struct compute_mark mark;
   struct span s = {.n = t->model.n_flat};
   int rc = compute_alloc(t->c, COMPUTE_STAGE, s.n, &stage, e);
   if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
@@ -134,8 +134,7 @@ static int first_weights(struct trainer *t, struct err *e) {
   if (rc == 0) {
     model_unpack(&t->o.shape, w);
     rc = compute_copy(t->c, model_params_span(&t->model), s, e);
-    if (rc == 0) rc = compute_record(t->c, &mark, e);
-    if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
+    if (rc == 0) rc = trainer_await_queue(t, e);
     with_exit(t, TRAINER_SYSTEM, rc);
   }
   compute_free(t->c, stage);

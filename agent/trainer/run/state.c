@@ -111,11 +111,11 @@ static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, stru
     buf_clear(bytes);
     /* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
     if (!saved) return 0;
-    err_set(e, -ENOENT,
-            "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
-            "; restore the folder, or start a new job to begin at the first step",
-            dir, saved);
-    return with_exit(t, TRAINER_DATA, -ENOENT);
+    return with_exit(t, TRAINER_DATA,
+                     err_set(e, -ENOENT,
+                             "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
+                             "; restore the folder, or start a new job to begin at the first step",
+                             dir, saved));
   }
   struct ckpt_kind want = checkpoint_kind(t);
   struct err why = ERR_INIT;
@@ -315,7 +315,7 @@ int trainer_save_open(struct trainer *t, struct err *e) {
   if (rc == 0)
     rc =
         with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
-  t->save.clock_us = trainer_now_us();
+  t->save.clock_us = monotonic_us();
   return rc ? rc
             : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, t->save.lock, &t->save.writer, e);
 }
@@ -343,7 +343,7 @@ static int on_written(struct trainer *t, const struct ckpt_written *r, struct er
   char name[CKPT_NAME_MAX];
   if (r->full && !t->save.wanted) {
     /* The disk is full. Training continues, and the next checkpoint that is due is tried. */
-    uint64_t now = trainer_now_us();
+    uint64_t now = monotonic_us();
     t->save.begun = false;
     t->save.left_out++;
     if (!t->save.full_logged_us || now - t->save.full_logged_us >= LOG_EVERY_US) {
@@ -390,9 +390,10 @@ static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
       /* Its copy was queued behind an update that was blocked, because the round fails. */
       t->save.copying = t->save.begun = false;
       if (!t->save.wanted) return 1;
-      err_set(e, -EPROTO, "the checkpoint of step %llu was not written, because that step was not completed",
-              (unsigned long long)t->save.at.step);
-      return with_exit(t, TRAINER_SYSTEM, -EPROTO);
+      return with_exit(t, TRAINER_SYSTEM,
+                       err_set(e, -EPROTO,
+                               "the checkpoint of step %llu was not written, because that step was not completed",
+                               (unsigned long long)t->save.at.step));
     }
     /* The time in which the device did nothing else, by its own clock. A CPU has none, and the host's time includes it. */
     uint64_t ns[2];
@@ -428,7 +429,7 @@ static void log_wait(struct trainer *t) {
 
 /* The checkpoint before is still being written. 1: it is done now. 0: skip this one. */
 static int wait_for_last(struct trainer *t, struct err *e) {
-  uint64_t from = trainer_now_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
+  uint64_t from = monotonic_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
   int rc = advance_save(t, 0, e);
   if (rc) return rc;
   if (!t->save.waited_for || from - t->save.slow_logged_us >= LOG_EVERY_US) {
@@ -438,7 +439,7 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   }
   t->save.waited_for++;
   log_wait(t);
-  while (rc == 0 && trainer_now_us() - from < limit) {
+  while (rc == 0 && monotonic_us() - from < limit) {
     rc = trainer_watch(t, e);
     if (rc == 0) rc = advance_save(t, SLICE_MS, e);
   }
@@ -463,7 +464,7 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
   }
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
   set_waiting(t, true);
-  uint64_t from = trainer_now_us();
+  uint64_t from = monotonic_us();
   int rc = t->save.under_way ? wait_for_last(t, e) : 1;
   if (rc == 1) {
     t->save.id = t->marker.id;
@@ -477,7 +478,7 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
     if (rc == 0) rc = compute_copy_and_stamp(t->c, (struct span){0}, (struct span){0}, stamp(t, 1), e);
     if (rc == 0) rc = compute_record(t->c, &t->save.mark, e);
     with_exit(t, TRAINER_SYSTEM, rc);
-    t->save.stall_us = trainer_now_us() - from;
+    t->save.stall_us = monotonic_us() - from;
     t->checkpoint_us += t->save.stall_us;
   }
   set_waiting(t, false);
@@ -487,7 +488,7 @@ int trainer_save_begin(struct trainer *t, struct err *e) {
 
 /* together: all ranks call it. */
 static int wait_until_written(struct trainer *t, bool together, struct err *e) {
-  uint64_t end = trainer_now_us() + (uint64_t)WRITE_MAX_MS * 1000;
+  uint64_t end = monotonic_us() + (uint64_t)WRITE_MAX_MS * 1000;
   int rc = 0;
   double waits = 1;
   if (t->save.under_way) log_wait(t);
@@ -498,7 +499,7 @@ static int wait_until_written(struct trainer *t, bool together, struct err *e) {
     if (rc < 0) break;
     waits = rc == 0;
     rc = together ? with_coll_exit(t, coll_sum(t->coll, &waits, 1, e)) : 0;
-    if (rc == 0 && waits > 0 && trainer_now_us() > end) {
+    if (rc == 0 && waits > 0 && monotonic_us() > end) {
       rc =
           err_set(e, -ETIMEDOUT, "the checkpoint of step %llu could not be written within an hour: %s does not respond",
                   (unsigned long long)t->save.at.step, t->o.checkpoint_dir);

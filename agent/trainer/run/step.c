@@ -61,7 +61,7 @@ int trainer_asked(void *trainer, struct err *e) {
 }
 
 int trainer_watch(struct trainer *t, struct err *e) {
-  uint64_t now = trainer_now_us();
+  uint64_t now = monotonic_us();
   if (now - t->asked_us >= COLL_ASK_MS * 1000) {
     t->asked_us = now;
     int rc = with_exit(t, TRAINER_LOST, trainer_asked(t, e));
@@ -73,15 +73,16 @@ int trainer_watch(struct trainer *t, struct err *e) {
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e) {
   int rc = compute_done(t->c, mark, e);
   if (rc > 0) return 0;
-  uint64_t from = t->asked_us = trainer_now_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
+  uint64_t from = t->asked_us = monotonic_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
   while (rc == 0) {
     rc = trainer_watch(t, e);
     if (rc) return rc;
-    uint64_t waited = trainer_now_us() - from;
+    uint64_t waited = monotonic_us() - from;
     if (waited > limit) {
-      err_set(e, -ETIMEDOUT, "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
-              t->c->device, (unsigned long long)step, (double)waited / 1e6);
-      return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
+      return with_exit(t, TRAINER_SYSTEM,
+                       err_set(e, -ETIMEDOUT,
+                               "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
+                               t->c->device, (unsigned long long)step, (double)waited / 1e6));
     }
     struct timespec ts = {.tv_nsec = (waited < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
     if (waited >= SPIN_US) nanosleep(&ts, NULL);
@@ -168,11 +169,11 @@ int trainer_enqueue_gradients(struct trainer *t, struct slot *s, const struct sa
 
 int trainer_enqueue_update(struct trainer *t, struct slot *s, struct err *e) {
   /* On a CPU this wait is the part that the backward pass did not hide. */
-  uint64_t from = trainer_now_us();
+  uint64_t from = monotonic_us();
   int rc = 0;
   if (t->world > 1) rc = put_stamp(t, s, STAMP_BACKWARD, e);
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = with_coll_exit(t, coll_wait(t->coll, t->tickets[i], e));
-  s->exposed_us = trainer_now_us() - from;
+  s->exposed_us = monotonic_us() - from;
   if (rc == 0 && t->world > 1) rc = put_stamp(t, s, STAMP_SUMMED, e);
   if (rc) return rc;
 
@@ -209,20 +210,20 @@ int trainer_queue_step(struct trainer *t, struct err *e) {
   struct sampler_share g = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
-  s->begun_us = trainer_now_us();
+  s->begun_us = monotonic_us();
   trainer_fill_input(t, s, &g);
-  s->input_us = trainer_now_us() - s->begun_us;
+  s->input_us = monotonic_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  uint64_t from = trainer_now_us();
+  uint64_t from = monotonic_us();
   bool verified = t->verify.gradients && trainer_verify_due(t);
   int rc = verified ? trainer_enqueue_verified_step(t, s, e) : trainer_launch_captured(t, s, &g, e);
   bool launched = rc == 0 && !verified;
   if (rc == 1) rc = trainer_enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
-  s->calls_us = trainer_now_us() - from;
+  s->calls_us = monotonic_us() - from;
   struct run_position *p = &t->queued;
   p->step++;
   p->position += g.global;
@@ -289,7 +290,7 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
   else
     snprintf(subject, sizeof subject, "the %s", isfinite(t->loss) ? "gradients are" : "loss is");
   if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
-    uint64_t now = trainer_now_us();
+    uint64_t now = monotonic_us();
     if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return 0;
     t->bad_logged_us = now;
     if (isfinite(v->grad_norm))
@@ -301,27 +302,29 @@ static int check_finite(struct trainer *t, const float *extras, struct err *e) {
   if (t->o.max_skipped == 1) snprintf(before, sizeof before, ", as in the step before");
   if (t->o.max_skipped > 1)
     snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
-  err_set(e, -ERANGE, "%s not finite at step %llu%s; try a smaller --lr, or scale the data with --scale%s", subject,
-          step, before,
-          t->o.checkpoint_dir
-              ? "; start over with --resume none, because the last checkpoints may already have diverged"
-              : "");
-  return with_exit(t, TRAINER_DIVERGED, -ERANGE);
+  return with_exit(
+      t, TRAINER_DIVERGED,
+      err_set(e, -ERANGE, "%s not finite at step %llu%s; try a smaller --lr, or scale the data with --scale%s", subject,
+              step, before,
+              t->o.checkpoint_dir
+                  ? "; start over with --resume none, because the last checkpoints may already have diverged"
+                  : ""));
 }
 
 int trainer_read_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_oldest(&t->slots);
-  uint64_t from = trainer_now_us();
+  uint64_t from = monotonic_us();
   int rc = trainer_wait(t, s->mark, s->after.step, e);
   if (rc) return rc;
   float x[MODEL_EXTRAS];
   memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);
   if (isinf(x[MODEL_BAD])) {
-    err_set(e, -ECONNABORTED, "another rank left the round before step %llu", (unsigned long long)s->after.step);
-    return with_exit(t, TRAINER_LOST, -ECONNABORTED);
+    return with_exit(
+        t, TRAINER_LOST,
+        err_set(e, -ECONNABORTED, "another rank left the round before step %llu", (unsigned long long)s->after.step));
   }
   memcpy(&t->counters, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof t->counters);
-  note_times(t, s, from, trainer_now_us());
+  note_times(t, s, from, monotonic_us());
   t->done = s->after;
   t->loss = (double)x[MODEL_LOSS];
   t->stop |= x[MODEL_STOP] > 0;
@@ -362,9 +365,10 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   if (trainer_steps_counted(&now) == trainer_steps_counted(&t->counters)) return 0;
-  err_set(e, -EPROTO, "the optimizer counted %llu steps, but %llu were read",
-          (unsigned long long)trainer_steps_counted(&now), (unsigned long long)trainer_steps_counted(&t->counters));
-  return with_exit(t, TRAINER_SYSTEM, -EPROTO);
+  return with_exit(t, TRAINER_SYSTEM,
+                   err_set(e, -EPROTO, "the optimizer counted %llu steps, but %llu were read",
+                           (unsigned long long)trainer_steps_counted(&now),
+                           (unsigned long long)trainer_steps_counted(&t->counters)));
 }
 
 /* The loop: queue a step, read the step that is due, act on its results.
@@ -379,7 +383,7 @@ int trainer_discard_queued(struct trainer *t, struct err *e) {
 
 /* Sleeps until the next step may start. A signal ends the sleep. */
 static void throttle(struct trainer *t) {
-  uint64_t now = trainer_now_us(), gap = t->o.throttle > 0 ? (uint64_t)(1e6 / t->o.throttle) : 0;
+  uint64_t now = monotonic_us(), gap = t->o.throttle > 0 ? (uint64_t)(1e6 / t->o.throttle) : 0;
   if (gap && t->next_step_us > now && !*t->sigterm) {
     uint64_t us = t->next_step_us - now;
     struct timespec ts = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
@@ -424,7 +428,7 @@ int trainer_loop(struct trainer *t, struct err *e) {
   int rc = 0;
   /* Without a folder there are no checkpoints to ask for. */
   if (t->o.checkpoint_dir && rdzv_can_checkpoint(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
-  t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
+  t->begin_us = t->reported_us = t->rate.since_us = monotonic_us();
   while (t->queued.step < t->last_step && !t->stop && rc == 0) {
     throttle(t);
     rc = trainer_asked_to_leave(t, e);

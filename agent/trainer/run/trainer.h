@@ -222,9 +222,6 @@ int trainer_watch(struct trainer *t, struct err *e);
  * gone, otherwise 0. */
 int trainer_leave_error(unsigned requested, struct err *e);
 int trainer_asked(void *trainer, struct err *e); /* the same now; a coll_asked_fn */
-static inline uint64_t trainer_now_us(void) {
-  return monotonic_us();
-}
 
 /* capture.c: whether this device can capture, as far as that is known before the first capture of a round. */
 int trainer_choose_capture(struct trainer *t, const char *what, struct err *e);
