@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last lines of stderr end with the reason, but seldom with it alone.
  *
- *   Traceback (most recent call last):
- *     File "train.py", line 3, in <module>
- *       main()
- *   ValueError: boom                              <- the exception line
- *   and a second line of its message
- *   [W1122 socket.cpp:400] another thread's line
- *
  * The exception line is the first line behind the frames that is not indented like them and looks like an exception: a
  * dotted name, perhaps with ": " and a message. A foreign line between the frames does not look like one. The last
- * traceback counts: of chained exceptions ("During handling of the above exception ...") it is the one that ended the
- * program. A traceback that ended a thread, or that Python ignored, ended no program, so it counts only if there is no
- * other.
+ * traceback counts: of chained exceptions it is the one that ended the program. A traceback that ended a thread, or
+ * that Python ignored, ended no program, so it counts only if there is no other.
  *
  * The text may begin in the middle of a traceback, since only so many last bytes are kept. So frames are recognised by
  * themselves, and a name that ends like an exception's ("NcclError: ...") counts where no frame is left.

@@ -6,18 +6,16 @@
  *
  *   agent -> backstop -> guard -> workers
  *
- * The guard kills the trees of the workers when the agent dies, and the agent kills them when the guard dies. `pkill -9
- * rdzv` kills both at once: the workers die by their parent-death signal, but their children would live on. The
- * backstop is a subreaper above the guard, so the kernel hands these children to it, and it kills them. It has a
- * process name, a command line and a session of its own, so signals aimed at agent and guard miss it.
+ * `pkill -9 rdzv` kills agent and guard at once: the workers die by their parent-death signal, but their children would
+ * live on. The backstop is a subreaper above the guard, so the kernel hands these children to it, and it kills them. It
+ * has a process name, a command line and a session of its own, so signals aimed at agent and guard miss it.
  *
  *   the guard is killed          kill all descendants, then exit
  *   the agent dies               wake the guard; after BACKSTOP_PATIENCE_MS kill the trees in its stead, then the guard
  *   the fence passes             kill the trees: agent and guard are both stopped, or they would have done it
  *   the guard exits by itself    exit
  *
- * A backstop that dies is not replaced. The guard becomes a child of the agent then, and the two watch each other
- * without it. */
+ * A backstop that dies is not replaced: agent and guard watch each other without it. */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,17 +2,14 @@
 /* The agent's side of the guard: fork it, send it commands, read its events, and clean up after it.
  *
  * The pair is a SOCK_SEQPACKET socket, so a command is a packet, and an end of file is the other's death, however it
- * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet. The guard maps it,
- * and the agent never waits for it to be read.
+ * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet.
  *
- * The socket does not block, and the guard only reads it, so room is a matter of microseconds. A command that finds
- * none waits for it, but not forever: a guard that cannot run must not stop the agent. A queue here would need a
- * second interest in the agent's loop for a case that does not happen in practice: some two hundred commands fit.
+ * The socket does not block. A command that finds no room waits for it, but not forever: a guard that cannot run must
+ * not stop the agent. A queue here would need a second interest in the agent's loop for a case that does not happen in
+ * practice: some two hundred commands fit.
  *
- * guard_start also makes the agent a subreaper. If the guard is killed, its workers die by their parent-death signal,
- * but the processes that these had started are handed to the agent, and guard_reap_orphans ends them. It blocks on
- * purpose: an agent whose guard is dead has nothing more important to do, and must not start a round beside the remains
- * of another. */
+ * If the guard is killed, the processes that its workers had started are handed to the agent. guard_reap_orphans ends
+ * them. It blocks on purpose: an agent must not start a round beside the remains of another. */
 
 #include "agent/guard/guard.h"
 #include "agent/guard/backstop.h"

@@ -3,19 +3,17 @@
 #define AGENT_GUARD_GUARD_H
 
 /* The guard: a small process between the agent and the workers. It is the parent of all workers and a child subreaper.
- * So every process that a worker ever forks, in any session, is its descendant and can be found and killed. The
- * guard outlives its agent: when the agent is gone (the socket pair between them closes), it kills every tree at once,
- * sends the daemon the death report that the agent left with it, and exits. When the guard itself is killed, the
- * workers die by their parent-death signal. The agent, a subreaper too, kills what is left (guard_reap_orphans). When
- * both are killed at once, a third process does it, which stands between them (backstop.h).
+ * So every process that a worker ever forks, in any session, is its descendant and can be found and killed. The guard
+ * outlives its agent: when the agent is gone (the socket pair between them closes), it kills every tree at once, sends
+ * the daemon the death report that the agent left with it, and exits. When the guard itself is killed, the workers die
+ * by their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans). When both are
+ * killed at once, the backstop does it (backstop.h).
  *
  * Workers may outlive their round. A stop can leave some of them out, and these belong to no round until guard_adopt
- * names one. Nothing else of the old round is left when GUARD_CLEAR comes. A kill without exceptions (a fence, the
- * agent's death) kills them too.
+ * names one. A kill without exceptions (a fence, the agent's death) kills them too.
  *
- * The functions below are the agent's side. Commands are packets on a SOCK_SEQPACKET pair, and events come back on the
- * same socket. No function waits for the guard, except for room in the socket, two seconds at most, when hundreds of
- * commands are on their way. */
+ * The functions below are the agent's side. No function waits for the guard, except for room in the socket, two seconds
+ * at most. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The guard's process: one loop, no threads, no libraries but libc.
  *
- * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three kinds
- * of descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd. All
- * other signals are blocked: only the agent can end the job.
- *
  *   IDLE -spawn-> RUNNING -stop-> TERMINATING -grace over-> KILLING -no child left-> IDLE, and GUARD_CLEAR
  *                    '--all workers exited--> TERMINATING (200 ms for what they left behind; if all exited with 0, then
  *                                             SIGTERM and 5 s more)
@@ -16,16 +12,14 @@
  * waitpid alone answers whether anything is left. Every process of a worker hangs on a chain of parents below us. When
  * a link dies its children become ours, because we are a subreaper. So "no child" (ECHILD) means "nothing", exactly and
  * at no cost, and killing can work from the top: SIGKILL to each child and to its whole process group, reap, and look
- * again at the children that fell to us. Only children are signalled in this way, and a child keeps its pid until it is
- * reaped, so no stranger can be hit. New children that appear while we kill appear in the next look. If that has not
- * ended after some milliseconds (a process that is slow to die hides its children), all descendants are looked up in
- * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: killing takes no longer without that.
+ * again. Only children are signalled in this way, and a child keeps its pid until it is reaped, so no stranger can be
+ * hit. If that has not ended after some milliseconds (a process that is slow to die hides its children), all
+ * descendants are looked up in /proc and killed wherever they hang.
  *
  * A stop may leave workers out. Then waitpid cannot tell that nothing else is left. Spared are: a kept worker, its
- * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it
- * belonged to). A helper with its own session that lost its parent has left its worker. It is stopped with the round,
- * as at any other stop. Two looks must agree that nothing else is left: one picture alone can miss a process whose
- * parent died while it was taken. */
+ * descendants, and a child of ours in a kept worker's session. A helper with its own session that lost its parent has
+ * left its worker, and is stopped with the round. Two looks must agree that nothing else is left: one picture alone can
+ * miss a process whose parent died while it was taken. */
 
 #include "agent/guard/proctree.h"
 #include "agent/guard/stay.h"

@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descendants of a process, from /proc.
  *
- * Two questions. "Who are my children?" is asked on every step of a kill, and the kernel answers it from one file,
- * /proc/thread-self/children (where it was built to; else all of /proc is read and filtered). "Who descends from me,
- * at any depth?" is asked only where the first did not lead to the end: it reads /proc/PID/stat of every process of
- * the machine, some ten microseconds each, and takes the closure over parents. Walking down
- * /proc/PID/task/TID/children instead would read one file per thread, and a worker may have hundreds.
+ * "Who are my children?" is asked on every step of a kill, and the kernel answers it from one file,
+ * /proc/thread-self/children (where it was built to; else all of /proc is read). "Who descends from me?" reads
+ * /proc/PID/stat of every process of the machine, some ten microseconds each, and takes the closure over parents.
+ * Walking down /proc/PID/task/TID/children would read one file per thread, and a worker may have hundreds.
  *
- * No answer is exact. Between two reads a process can fork, exit, or be handed to another parent; a child can be
- * missed by the children file when its neighbour exits. Callers loop until waitpid says that there is no child at
- * all, which is exact: every descendant hangs on a chain of parents, and a chain whose link dies is hung on the
- * subreaper.
+ * No answer is exact: between two reads a process can fork, exit, or be handed to another parent. Callers loop until
+ * waitpid says that there is no child at all, which is exact.
  *
- * A pid can be used again. A child that was not waited for keeps its pid, so signals to children are safe; for deeper
- * ones the start time is read once more before the signal. That leaves a window of microseconds, in which the kernel
- * would first have to hand out all other pids. */
+ * A child that was not waited for keeps its pid, so signals to children are safe. For deeper ones the start time is
+ * read once more before the signal. */
 
 #include "agent/guard/proctree.h"
 

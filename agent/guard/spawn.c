@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One worker: from the bytes of a SPAWN command to a running program.
  *
- * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child
- * only makes system calls until exec: after fork in a process that has threads elsewhere nothing else is safe, and
- * though the guard has none, the child's mistakes would be silent ones.
+ * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child only
+ * makes system calls until exec.
  *
  * The child takes its own session: the terminal's Ctrl-C and the shell's job control then reach the agent alone, and a
  * stop can signal the process group. The child asks to be killed when the guard dies, and checks that the guard has not
- * died before it asked. Signals: all handlers are the default and nothing is blocked, unlike in the agent. Until exec
- * they are blocked, so that a SIGTERM that comes early waits and then acts.
+ * died before it asked. Until exec signals are blocked, so that a SIGTERM that comes early waits and then acts.
  *
  * A pipe that exec closes reports whether exec succeeded: end of file is success, an int is errno. A negative int
  * before it reports that the worker could not be bound to its CPUs. The guard reads the pipe from its loop, so a
  * program on a hung file system delays no other.
  *
- * Descriptors: ours are all close-on-exec. Those that the agent was started with (stdin, a job server's pipes, a PMI
- * socket) were inherited by the guard and go on to the worker, as with any launcher. */
+ * Ours are all close-on-exec. Descriptors that the agent was started with (stdin, a job server's pipes, a PMI socket)
+ * go on to the worker, as with any launcher. */
 
 #include "agent/guard/wire.h"
 

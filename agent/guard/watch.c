@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent watches its guard.
  *
- * The guard exists so that no worker survives; the daemon gives a node's ranks away because it counts on that. But a
- * stopped process obeys no command. Its deadline passes, the commands wait in its socket, and its workers run on beside
- * those that have taken their ranks. So a command that was sent is not taken for done. The agent waits for the answer,
- * CLEAR or STUCK, and acts itself when there is none:
+ * A stopped process obeys no command: its workers would run on beside those that have taken their ranks. So a command
+ * that was sent is not taken for done. The agent waits for the answer, CLEAR or STUCK, and acts itself when there is
+ * none:
  *
  *   stop -grace-> kill -patience-> KILL, again and again -5 s and some slack-> GIVE_UP
  *
- * Killing a process twice costs nothing, so KILL need not know why there is no answer: a machine that is too busy looks
- * the same. Killing the guard costs the agent its life, so that comes late, after the time in which a working guard has
- * named the process that does not die.
- *
- * Between commands the guard is also woken every second: nothing else reports a worker's death.
+ * Killing a process twice costs nothing, so KILL need not know why there is no answer. Killing the guard costs the
+ * agent its life, so that comes late. Between commands the guard is also woken every second: nothing else reports a
+ * death.
  *
  * If this process comes too late itself, it may have been stopped, and the guard with it. Then the guard gets its time
  * once more, from now on, before it is given up. The driver has read all its events before it asks. */

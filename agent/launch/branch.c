@@ -4,13 +4,12 @@
  *     started --> its first line --> up ............ its output ends --> over
  *        '------------ BRANCH_HELLO_MS, or its end -----------------------^
  *
- * A branch is a helper with input. Output before its first line ("RDZV-LAUNCHED version") is a greeting and is
- * skipped. Its stderr is ssh's; the last line of it is the reason if the branch fails. A process that keeps the pipes
- * longer (a shared connection of ssh in the background) is not waited for.
+ * Output before a branch's first line ("RDZV-LAUNCHED version") is a greeting and is skipped. Its stderr is ssh's; the
+ * last line of it is the reason if the branch fails. A process that keeps the pipes longer (a shared connection of ssh
+ * in the background) is not waited for.
  *
- * A branch stands for its hosts. When it ends, hosts that were up are lost, and the first of the others has failed.
- * Hosts behind that one were not tried yet, so they start again from here as a branch of their own: a dead host must
- * not cost thirty others. This does not happen once everything is being stopped.
+ * When a branch ends, its hosts that were up are lost, and the first of the others has failed. Hosts behind that one
+ * were not tried yet, so they start again from here as a branch of their own: a dead host must not cost thirty others.
  *
  * Pulses go down and up every five seconds, because a host without power looks like a quiet one. While this process
  * does not read, silence means nothing. */

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts, as people and other launchers write them.
- *
- * One list on a command line, and the common files: Open MPI's and DeepSpeed's ("n1 slots=4 max_slots=8"), MPICH's and
- * Intel's ("n1:4 binding=..."), PBS's (one name per line and slot), SGE's PE_HOSTFILE ("n1 4 all.q@n1 UNDEFINED").
- * Each line shows its form, so there is no option for it. Further words of a line are about binding and networks: a
+/* Hosts, as people and other launchers write them: one list on a command line, and the files of Open MPI and DeepSpeed
+ * ("n1 slots=4 max_slots=8"), MPICH and Intel ("n1:4 binding=..."), PBS (one name per line and slot), SGE's PE_HOSTFILE
+ * ("n1 4 all.q@n1 UNDEFINED"). Each line shows its form. Further words of a line are about binding and networks: a
  * known key is skipped, an unknown one is refused, since a misspelt "slots" must not start one worker instead of four.
- *
  * Slots of a repeated name add up.
  *
  * "gpu[01-16]" is sixteen hosts, "[fd00::1]:4" is one: an entry that begins with a bracket is an address. A bare

@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's own rdzvd.
  *
- * Four descriptors connect the two. The daemon reads its key from --key-fd, whose pipe is full and closed before it
- * starts. It writes its port to --ready-fd when it listens, so no polling is needed. It reads --owner-fd: a byte (enum
- * owner_byte), and the end, which means that the agent is gone. Its stderr comes to us. It has its own session: Ctrl-C at
- * the terminal is for the agent, which stops workers first and needs its daemon to inform the others. If a scheduler
- * signals all processes of a job, the daemon ignores it as long as the agent holds that pipe.
+ * It reads its key from --key-fd, writes its port to --ready-fd when it listens, and reads --owner-fd: a byte (enum
+ * owner_byte), and the end, which means that the agent is gone. Its stderr comes to us. It has its own session: Ctrl-C
+ * at the terminal is for the agent, which stops workers first and needs its daemon to inform the others. With
+ * --standalone they speak over a socket pair (--agent-fd), which needs neither a key nor a port.
  *
- * With --standalone they speak over one more, a socket pair (--agent-fd). It needs neither a key nor a port, since
- * nobody else has an end of it. An agent that loses it connects to the port as others would.
- *
- * The first to start gets the port. The loser's rdzvd exits with 68, and its agent connects to the winner's. The same
- * holds when two agents of one machine restart theirs at once.
+ * The first to start gets the port. The loser's rdzvd exits with 68, and its agent connects to the winner's.
  *
  * A reserved port goes to the daemon as one more descriptor, and the agent closes its own: with it, the kernel would
  * accept connections for a daemon that is dead. A restarted daemon binds the port by its number. An agent whose daemon
  * has listened at the endpoint starts it nowhere else, since newcomers look for it there.
  *
- * State outlives the process in a private folder. A daemon that dies is restarted: at once, then after 100 ms, 200,
- * 400 .. 5 s; the count restarts after a life of ten seconds. One that exits with 0 was idle and is not restarted until
- * it is needed. One that has listened at the endpoint is needed while the job is with another daemon: newcomers ask
- * there (forward.c). */
+ * State outlives the process in a private folder. A daemon that dies is restarted: at once, then after 100 ms, 200, 400
+ * .. 5 s; the count restarts after a life of ten seconds. One that exits with 0 was idle and is not restarted until it
+ * is needed. One that has listened at the endpoint is needed while the job is with another daemon: newcomers ask there
+ * (forward.c). */
 
 #include "agent/link/local_daemon.h"
 

@@ -2,17 +2,13 @@
 /* The workers' command line.
  *
  * torchrun takes its first word for a Python script unless told otherwise. Here a command may be any program, so the
- * word decides: a name that ends in ".py", and anything that only Python can run (common/system/command.c checks: a
- * script without a suffix, a .pyz, a folder with __main__.py). --module, --run-path and --no-python decide as under
- * torchrun. torchrun runs scripts under its own interpreter. An agent that pip installed in a virtual environment runs
- * them under the environment's, activated or not. Elsewhere the interpreter is python3 in PATH. PYTHON_EXEC overrules
- * both. -u makes lines appear when they are printed.
+ * word decides: a name that ends in ".py", and anything that only Python can run (common/system/command.c). --module,
+ * --run-path and --no-python decide as under torchrun. An agent that pip installed in a virtual environment runs
+ * scripts under the environment's Python, activated or not. Elsewhere it is python3 in PATH. PYTHON_EXEC overrules
+ * both.
  *
  * torchrun's parser drops a "--" that directly follows the script, and scripts are called with one by habit. So it is
  * dropped here too for Python commands; a program's words stay.
- *
- * --pass-local-rank is torch.distributed.launch without --use-env: --local-rank=${local_rank} precedes the script's
- * arguments, or --local_rank=${local_rank} before PyTorch 2.0.
  *
  * ${local_rank} in an argument becomes the worker's local rank. torchrun also replaces $local_rank and $$. The shell
  * uses both, and `sh -c` must get them unchanged, so they stay. */

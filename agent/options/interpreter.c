@@ -3,12 +3,9 @@
  *
  * PATH travels with a job, but hosts differ: python3 may belong to an environment on one host and to the system on the
  * next. A worker then fails late, or trains with another version of a library. So each host reports the file that it
- * would run.
- *
- * The name of the file is not enough: /usr/bin/python3 links to python3.9 here and to python3.11 there. The folder of
- * the target does not matter, since a shared folder may be mounted elsewhere on each host.
- *
- * For a script the program of its first line counts; `#!/usr/bin/env python3` searches PATH too.
+ * would run: the one behind all links, since /usr/bin/python3 links to python3.9 here and to python3.11 there. Its
+ * folder does not matter. For a script the program of its first line counts; `#!/usr/bin/env python3` searches PATH
+ * too.
  *
  * A script may run another program in its place, as pyenv's shims do, which are bash. Only the process shows that:
  * /proc/PID/exe is the file behind all links. The name by which it was started leads to a virtual environment, if it

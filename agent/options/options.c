@@ -10,12 +10,7 @@
  *     none of these             one node: standalone; several: the scheduler's facts (from_cluster.c), or a refusal,
  *                               because each node would wait for itself
  *
- * Words after the options are a command, or, after "--" and starting with a dash, options of the trainer:
- *
- *     rdzv-agent --nproc 2 ./a.out -x       runs ./a.out -x
- *     rdzv-agent --nproc 2 -- ./a.out -x    the same
- *     rdzv-agent --nproc 2 -- --steps 100   runs rdzv-trainer --steps 100
- *     rdzv-agent --nproc 2                  is refused (worker_command.c), and so is it with nothing behind -- */
+ * Words after the options are a command. After "--" and starting with a dash they are options of the trainer. */
 
 #include "agent/options/options.h"
 

@@ -1,30 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The relay's thread, and the questions of the agent's loop.
  *
- * One epoll watches the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads at most 64
- * KB per pipe and writes the bytes as they are to the worker's file. It cuts them into lines for the terminal, and then
- * writes the batch. So memory is bounded by the number of pipes. When the terminal accepts no more, nothing is read,
- * the pipes fill, and the workers wait, as they would at a terminal of their own.
+ * A turn reads at most 64 KB per pipe and writes the bytes as they are to the worker's file. It cuts them into lines
+ * for the terminal, and then writes the batch. So memory is bounded by the number of pipes. When the terminal accepts
+ * no more, nothing is read, the pipes fill, and the workers wait, as they would at a terminal of their own.
  *
- * One mutex guards the data of both threads: the list of pipes, the agent's own lines, troubles, the streams'
- * unfinished lines, and the last lines. It is never held across a system call that can wait, so the loop never waits
- * for the thread. A worker that goes on in the next round keeps its pipes. The thread changes prefix and files between
- * two reads, so a line is never torn between two files.
+ * One mutex guards the data of both threads. It is never held across a system call that can wait, so the loop never
+ * waits for the thread. A worker that goes on in the next round keeps its pipes. The thread changes prefix and files
+ * between two reads, so a line is never torn between two files.
  *
- * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines. A line
- * that is still unfinished after a tenth of a second is shown as far as it is: it may be a prompt. That is done at a
- * terminal, and elsewhere only for a worker that is alone: in a pipe that several agents share, the next line would
- * tear it.
+ * Files get exactly the worker's bytes. The terminal gets whole lines. A line that is still unfinished after a tenth of
+ * a second is shown as far as it is: it may be a prompt. That is done at a terminal, and elsewhere only for a worker
+ * that is alone: in a pipe that several agents share, the next line would tear it.
  *
  * A worker may get a pseudo-terminal instead of each pipe: one for stdout and one for stderr, so that the two stay
- * apart. The end of its output is then EIO. If the worker is alone and the agent's stream is a terminal, its bytes go
- * there as they come: carriage returns, colours, cursor moves. They are cut into lines all the same, for filters and
- * for the verdict.
+ * apart. If the worker is alone and the agent's stream is a terminal, its bytes go there as they come: carriage
+ * returns, colours, cursor moves. They are cut into lines all the same, for filters and for the verdict.
  *
- * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
- * thread that does not come back in time hangs in a write to a stopped terminal, or to a dead file server. The relay is
- * then left behind, with all it owns, until the process exits. (Cancelling the thread would free a little memory of a
- * process that is about to end, and trouble the sanitizers, whose stack it leaves poisoned.) */
+ * The end: the thread reads once more what is already in the pipes, writes, and leaves. A thread that does not come
+ * back in time hangs in a write to a stopped terminal, or to a dead file server. The relay is then left behind, with
+ * all it owns, until the process exits. */
 
 #include "agent/output/relay.h"
 

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes whole lines to the terminal, with progress bars and the status line always at the bottom.
  *
- * Lines gather in a batch per descriptor. A write to a pipe or terminal has at most PIPE_BUF bytes and ends with a
- * line: the kernel keeps such writes together, so two agents that share a pipe do not tear each other's lines. A
- * regular file gets the whole batch.
+ * A write to a pipe or terminal has at most PIPE_BUF bytes and ends with a line: the kernel keeps such writes together,
+ * so two agents that share a pipe do not tear each other's lines. A regular file gets the whole batch.
  *
- * Eight workers with a progress bar each rewrite eight lines. Each bar is a row at the bottom, with its worker's
- * prefix, in the order in which the bars began. The status line is the last row. The last row has no newline; the
- * cursor stays after it. All rows are wiped before lines are written to a terminal and drawn again after them. A row is
- * cut to the terminal's width, since a wrapped line cannot be wiped by one return. A UTF-8 character counts as one
- * column, and an escape sequence (a colour) as none.
+ * Each bar is a row at the bottom, in the order in which the bars began. The status line is the last row. The last row
+ * has no newline; the cursor stays after it. All rows are wiped before lines are written to a terminal and drawn again
+ * after them. A row is cut to the terminal's width, since a wrapped line cannot be wiped by one return. A UTF-8
+ * character counts as one column, and an escape sequence (a colour) as none.
  *
- * A line may be shown unfinished, because it is a prompt. Another writer first ends it, so no line is torn; later text
- * of its program continues it, or becomes a line of its own. An unfinished line gives way to another only if it has
- * not grown for a second: two prompts are both seen, and eight progress bars do not chase each other. Meanwhile there
- * is no status line.
+ * A line may be shown unfinished, because it is a prompt. Another writer first ends it, so no line is torn. An
+ * unfinished line gives way to another only if it has not grown for a second: two prompts are both seen, and eight
+ * progress bars do not chase each other. Meanwhile there is no status line.
  *
  * Writes may block (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill meanwhile. Another
  * process that shares the descriptor may have made it non-blocking; then poll waits. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The connection to the agent that started this process: records over one SOCK_SEQPACKET socket.
  *
- * The socket never blocks. A call that must wait polls it against a deadline. Every record passes through receive(),
- * which keeps what concerns the whole context (the bits of REQUEST, the loss of the agent) and returns the record to
- * the call that waits. So a request to stop, or the end of the round, is seen in the middle of a wait for the store.
+ * A call that must wait polls the socket against a deadline. Every record passes through receive(), which keeps what
+ * concerns the whole context (the bits of REQUEST, the loss of the agent) and returns the record to the call that
+ * waits. So a request to stop, or the end of the round, is seen in the middle of a wait for the store.
  *
- * Threads. One thread receives; several may send, since the kernel keeps records whole. The socket stays open until
- * rdzv_finish, even if the agent is lost, so that no thread can meet a closed or another descriptor. The loss and its
- * reason lie behind the lock, as does progress. Sentences belong to the thread that failed.
+ * One thread receives; several may send, since the kernel keeps records whole. The socket stays open until rdzv_finish,
+ * so that no thread can meet a closed or another descriptor. The loss and its reason lie behind the lock, as does
+ * progress. Sentences belong to the thread that failed.
  *
- * Processes. After fork() both processes have the socket, and a record would reach either of them. So only the process
- * that made the context uses it; a call of another one fails. The new process counts that it was forked.
+ * After fork() both processes have the socket, and a record would reach either of them. So only the process that made
+ * the context uses it.
  *
  * Every record is checked for its size, and text is terminated here, because an error of the agent must not crash the
  * training. A record of another version is not looked at, beyond its head. */

@@ -2,16 +2,12 @@
 /* The connection to the round's store: PyTorch's protocol over one socket that never blocks.
  *
  * The first use connects, as PyTorch's client does: VALIDATE and PING go in one packet, and the nonce comes back. Until
- * that has worked, every failure is retried until the deadline, because the store may be about to open (a fixed
- * --store-port). After that nothing is retried: the store ends with its round, and a second one at the same address
- * would be another store.
- *
- *     ask:  finish_old_calls -> encode -> send -> read until all answers are there
+ * that has worked, every failure is retried until the deadline, because the store may be about to open. After that
+ * nothing is retried: a second store at the same address would be that of another round.
  *
  * `due` lists the answers that the store owes, in the order in which they will come. A call whose deadline passes
- * leaves its entries there, and its unsent bytes in `out`. The next call first finishes them within its own deadline:
- * it sends the rest, and reads and discards the answers. So a late answer is never taken for another's, at most one
- * call is left over, and nothing blocks.
+ * leaves its entries there, and its unsent bytes in `out`. The next call first finishes them within its own deadline.
+ * So a late answer is never taken for another's, at most one call is left over, and nothing blocks.
  *
  * A wait is the one request that is answered out of turn: at once, later, or never. If it is given up, CANCEL_WAIT
  * follows. Then comes either the answer to the cancellation (1), or first the answer to the wait (0) that was on its

@@ -84,14 +84,13 @@ int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
 /* How a worker with communicators of its own leaves a round.
  *
  * A worker that waits for its GPU may wait for a collective that a dead peer never joins. Only an abort of the
- * communicator ends it, and an abort is allowed only when all other workers have left too. So the thread that waits for
- * the GPU cannot be the one that leaves. rdzv_run_watched moves the wait into a thread of its own, and the caller's
- * thread watches the agent. Everything that uses the context stays in the caller's thread.
+ * communicator ends it, and an abort is allowed only when all other workers have left too. So rdzv_run_watched moves
+ * the wait into a thread of its own, and the caller's thread watches the agent. Everything that uses the context stays
+ * there.
  *
  * rdzv_leave has the order: poison, rejoin, cut. `cut` is called from there alone, and only behind the 0 of
  * rdzv_rejoin. It runs in a thread too, because the abort of a communicator may hang in a driver. A cut that fails or
- * hangs is final: the communicators may be in use, so the caller can only exit. Its thread and the thread of a wait
- * that does not end are then left to the exit, with their memory. */
+ * hangs is final: the communicators may be in use, so the caller can only exit. */
 
 /* rdzv_comms.own.stage */
 enum { STAYS, POISONED, CUT_FAILED };

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's socket for its workers: accepting, reading, writing without ever waiting, and the meaning of records.
  *
- * All connections and the listener are in one epoll, and an epoll is itself a descriptor that can be polled. So the
- * agent's loop watches one number. The epoll is level-triggered: work that a turn leaves undone makes the descriptor
- * readable again. A turn takes at most 64 connections and 16 records of each.
- *
- * A record is a packet, so there is nothing to reassemble. Only small records are sent: WELCOME once, then REQUEST and
- * IDS, of which only the latest counts. So nothing is ever queued, and a worker that does not read costs nothing.
+ * All connections and the listener are in one epoll, which the agent's loop watches as one descriptor. It is
+ * level-triggered: work that a turn leaves undone makes the descriptor readable again. Only small records are sent:
+ * WELCOME once, then REQUEST and IDS, of which only the latest counts. So nothing is ever queued, and a worker that
+ * does not read costs nothing.
  *
  * Only the agent's own user and root may connect. The kernel names the peer (SO_PEERCRED), since an abstract name has
- * no permissions. A process with our uid could as well attach a debugger to the agent. Beyond that, every record is
- * checked whole before anything of it is used: its size is exactly that of its type, and numbers are in their bounds. A
- * record that fails ends the connection with a sentence, for the worker and for the log. */
+ * no permissions. Every record is checked whole before anything of it is used. A record that fails ends the connection
+ * with a sentence, for the worker and for the log. */
 
 #include "agent/sdk/server.h"
 
@@ -234,8 +231,7 @@ void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *worke
 /* Records. --------------------------------------------------------------------------------------------------------- */
 
 /* Closes the connection for a bad record. */
-static bool bad(struct worker_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool bad(struct worker_conn *c, const char *fmt, ...) {
+__attribute__((format(printf, 2, 3))) static bool bad(struct worker_conn *c, const char *fmt, ...) {
   char text[200], trouble[256];
   va_list ap;
   va_start(ap, fmt);

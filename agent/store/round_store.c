@@ -9,10 +9,8 @@
  *        '- another -'  at once, and its port goes out with the next report
  *
  * The socket listens from the beginning. A worker elsewhere may have START before this agent. It then connects into the
- * kernel's queue instead of being refused, which would cost a PyTorch client half a second.
- *
- * No port is used for two rounds in a row, unless --store-port asks for it, so the remains of an old round find nothing
- * at their port. The next socket is opened before the current one is given away, so they differ.
+ * kernel's queue instead of being refused, which would cost a PyTorch client half a second. No port is used for two
+ * rounds in a row, unless --store-port asks for it, so the remains of an old round find nothing at their port.
  *
  * A socket listens on this node's address alone: that of --local-addr, else the one on the way to the daemon, which the
  * daemon sees as well (the exception is below). access_check.c decides about each connection. */

@@ -4,23 +4,17 @@
  * The FENCE flag of the daemon's last answer says that a round could form without this node. Then the node must not
  * outlive its lease: the daemon may soon give its ranks to others, and its workers are killed a margin earlier. The
  * lease counts from the sending of the last heartbeat that was answered. The daemon counts from its arrival, so it
- * always waits longer.
- *
- * Only what the daemon has sealed counts as an answer. Anybody on the way can refuse or reset a connection, so both are
- * silence. A daemon that stops for longer says so before (GOING_AWAY) and names a time in which no round begins.
+ * always waits longer. Only what the daemon has sealed counts as an answer: anybody on the way can refuse or reset a
+ * connection. A daemon that stops for longer says so before (GOING_AWAY) and names a time in which no round begins.
  *
  * Where another daemon can take the job over, an answer proves less, because the others may follow another one by now.
  * Then the answer has an age: so long ago a majority of the round's nodes still followed the daemon that answers. No
  * other daemon seals a round before that is a lease ago. So the workers may live for 17 twentieths of that lease: the
- * second attempt to kill them comes a tenth later, and is still in time. A daemon that has lost its majority extends
- * nothing, wherever it is.
+ * second attempt to kill them comes a tenth later, and is still in time.
  *
- * FENCE stays until the round ends, even if the spares that caused it have gone.
- *
- * If the other nodes of the round are enough for one of their own, this node fences whatever the answers say. So a
- * daemon knows without a word that each node of such a round is dead when its lease is over.
- *
- * The guard gets the same deadline each time it moves, and keeps it when this agent cannot: stopped (SIGSTOP), or hung.
+ * FENCE stays until the round ends, even if the spares that caused it have gone. If the other nodes of the round are
+ * enough for one of their own, this node fences whatever the answers say. So a daemon knows without a word that each
+ * node of such a round is dead when its lease is over. The guard keeps the same deadline when this agent cannot.
  *
  * Without the FENCE flag no other node gets this node's place, and the workers keep running until --orphan-grace. So a
  * daemon that was paused, or is being restarted, kills no job. If this node is lost then, the daemon begins no round
@@ -183,19 +177,15 @@ uint64_t sup_fence_deadline(const struct supervisor *s) {
   return s->heartbeat.led_ms + (uint64_t)(grace_ms + s->config.settings.stop_timeout_ms + ORPHAN_SLACK_MS);
 }
 
-/* A daemon that is away for long. ---------------------------------------------------------------------------------- */
-
 /* A daemon that is away for long: how long workers run without one (--orphan-grace).
  *
- * Workers need no daemon, so its absence stops nothing by itself. But the scheduler may have given the job up, or a
- * daemon elsewhere may wait for this node's place. Then the workers here are orphans, which burn their devices for
- * nothing. So there is a limit: 60 s for an elastic job, whose other nodes may have found each other elsewhere, and five
- * minutes at fixed size, where nobody goes on without this node before.
+ * The scheduler may have given the job up, or a daemon elsewhere may wait for this node's place. Then the workers here
+ * are orphans, which burn their devices for nothing. So there is a limit: 60 s for an elastic job, whose other nodes
+ * may have found each other elsewhere, and five minutes at fixed size, where nobody goes on without this node before. A
+ * daemon that is not in charge of the job counts as none.
  *
- * A daemon that is not in charge of the job counts as none: the one that is may count this time from its last contact.
- *
- * This clock is not the one for fencing (fence.c), which is shorter. But the guard keeps it too, and the daemon knows it
- * from HELLO: a lost node that did not have to fence is dead for certain when it is over.
+ * The guard keeps this clock too, and the daemon knows it from HELLO: a lost node that did not have to fence is dead
+ * for certain when it is over.
  *
  * When the time is over the agent leaves as at a signal: workers get SIGTERM and --stop-timeout, a daemon that comes
  * back meanwhile gets LEAVING, and the exit code says "requeue me". */

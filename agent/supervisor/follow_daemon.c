@@ -5,29 +5,27 @@
  * next round when more than half of the nodes of the last one have come to it (PROTOCOL.md 9). Nobody tells the agents:
  * each of them finds out by silence, and they all ask the same places in the same order (which_daemon_next.c).
  *
- * An agent follows one daemon at a time. It remembers when it has heard it last and says so in HELLO. To another daemon
- * this is a promise: from then on the first daemon hears nothing of this agent, and may not count on it for longer than
- * a lease after that time. So the new daemon knows when the word of the old one is worth nothing any more.
+ * An agent follows one daemon at a time, and says in HELLO when it has heard it last. To another daemon this is a
+ * promise: the first daemon may not count on this agent for longer than a lease after that time. So the new daemon
+ * knows when the word of the old one is worth nothing any more.
  *
- * An agent that must fence in time hurries: it turns after three eighths of a lease, so that the whole round can be with
- * another daemon before any of its nodes fences. One in no round turns after a lease. One in a
- * round that no other can replace has no reason to hurry, because its daemon may come back: four leases. If this agent
- * itself could not run, the silence was its own, and the time begins again.
+ * An agent that must fence in time turns after three eighths of a lease, so that the whole round can be with another
+ * daemon before any of its nodes fences. One in no round turns after a lease. One in a round that no other can replace
+ * has no reason to hurry, because its daemon may come back: four leases. If this agent itself could not run, the
+ * silence was its own, and the time begins again.
  *
- * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority,
- * since the others may meet somewhere else. Then the next place is asked first and this one last. Agents that go round
- * like this at different times could miss each other for ever. So each stays twice as long as before at one place, and
- * no longer at any other. This place is the first address of --endpoint if it answers, since all agents know it. Else it
- * is the first of the list that answers, which is the same for all that reach the same places. If no other place has
- * answered there is nobody to miss, and a longer stay would only keep an agent apart from its job. Then it stays for as
- * long as its own daemon, which has just begun, needs to find out what is missing, and two leases more. A daemon that is
- * in charge for a moment changes nothing: only a round ends the search, or a daemon that stays in charge.
+ * A daemon that is heard, but has lost its majority, is left after two leases. So is one that never finds a majority.
+ * Then the next place is asked first and this one last. Agents that go round like this at different times could miss
+ * each other for ever. So each stays twice as long as before at one place, and no longer at any other: the first
+ * address of --endpoint if it answers, else the first of the list that answers, which is the same for all that reach
+ * the same places. If no other place has answered there is nobody to miss. Then it stays for as long as its own daemon,
+ * which has just begun, needs to find out what is missing, and two leases more. Only a round ends the search, or a
+ * daemon that stays in charge.
  *
- * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left the
- * first of them until a round begins for it, or one daemon has been in charge for some leases.
+ * Each daemon that is asked like this begins to count --join-timeout anew. So the agent counts too: from when it left
+ * the first of them until a round begins for it, or one daemon has been in charge for some leases.
  *
- * With claims a daemon is in charge only when it has claimed the next round. It gets the time of a claim in addition:
- * agents that went away while it asks would never learn what is wrong with the place of the claims.
+ * With claims a daemon is in charge only when it has claimed the next round. It gets the time of a claim in addition.
  *
  * An agent that waits for the first round at a later address of --endpoint looks at the earlier ones every two leases:
  * agents that began at different moments must meet. */

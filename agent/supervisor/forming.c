@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lines about nodes that are missing while a round forms, and about a daemon that is missing.
  *
- * On a terminal this is one living line, redrawn once a second: the missing nodes, since when they are missing, and how
- * long the wait lasts. The daemon sends WAITING when something changes, and seldom otherwise. The seconds in between
- * are counted here, from the last WAITING and its age (proto/waiting.c).
+ * On a terminal this is one living line, redrawn once a second. The seconds between two WAITING are counted here
+ * (proto/waiting.c). Without a terminal a line is logged every 30 s, and sooner when something important changes: there
+ * are enough nodes now, or no longer; a node was lost or refused; half of the missing nodes have come. Sixty-four
+ * agents write into the same output of a batch system, so changes as expected are not logged each time. On a terminal
+ * these lines go to the agent's file alone, except one that names a user's mistake, which the living line would cut
+ * off.
  *
- * Without a terminal a line is logged every 30 s, and sooner when something important changes: there are enough nodes
- * now, or no longer; a node was lost or refused; half of the missing nodes have come. Sixty-four agents write into the
- * same output of a batch system, so changes as expected are not logged each time. On a terminal these lines go to the
- * agent's file alone, except one that names a user's mistake: a node was refused, or another job waits here as well.
- * The living line ends at the terminal's edge, which would cut off the mistake.
+ * If too few nodes of the last round are here to decide on the next one, more time may not help: the others may be
+ * dead, or have met elsewhere. An elastic job ends then after --orphan-grace. Looking for the others at another daemon
+ * does not stop that clock.
  *
- * If too few nodes of the last round are here to decide on the next one, more time may not help: the others may be dead,
- * or have met elsewhere. An elastic job ends then after --orphan-grace. Looking for the others at another daemon does not
- * stop that clock. An agent that still has workers of that round, or has just stopped them, says so too: nobody else
- * tells its user that the job will hardly go on, and what would have helped. */
+ * Within the first second nothing is shown, because by then most jobs have begun. */
 
 #include "agent/supervisor/internal.h"
 

@@ -5,27 +5,21 @@
  *        -> probe: what are the processes doing? -> facts: FAILED, worker-hung -> stacks, 5 s at most -> stop
  *
  * A worker is judged only after a look, never by a timer alone, because a sign of life may still wait in a socket. The
- * same holds for the answer of the probe: if it is late, this agent may have been stopped since, and looks once more.
- * Time in which this agent could not look (it was stopped, the machine slept, the terminal took no output), or
- * in which a user had suspended workers of any node, does not
- * count as silence of any worker.
+ * same holds for the answer of the probe. Time in which this agent could not look (it was stopped, the machine slept,
+ * the terminal took no output), or in which a user had suspended workers of any node, does not count as silence.
  *
  * Which worker hung first? In a collective all ranks stop when one does, at the same step and within milliseconds, so
  * time alone says little. A process that is stopped, or held by the kernel, does not wait for the others. A rank that
  * is a step behind is the one that the others wait for. verdict_outweighs compares exactly that: here among the workers
  * of one node, in the daemon among nodes. If neither helps, the verdict names the earliest worker and says that the
- * cause is not known.
- *
- * NCCL and PyTorch may know which rank the others wait for. The driver asks them before it looks at the processes, and the
- * verdict then has their answer as evidence. The daemon gets the collectives of this node, since only all nodes together
- * show who is behind.
+ * cause is not known. NCCL and PyTorch may know which rank the others wait for: they are asked before the processes are
+ * looked at, and the verdict has their answer as evidence.
  *
  * A worker may give up a collective by itself, after PyTorch's own timeout, and die. The others still wait in it. So
  * before it is reported and they are stopped, they are asked in the same way, though no stacks are printed.
  *
  * The other nodes learn of the hang by STOP. They probe their own workers before they stop them, because the origin may
- * be one of theirs: it timed out a little later, or its state says more than its time. Then they report it, and it
- * wins. */
+ * be one of theirs. Then they report it, and it wins. */
 
 #include "agent/supervisor/internal.h"
 

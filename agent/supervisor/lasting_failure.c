@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures that a restart cannot mend.
  *
- * The most common failure is a mistake of the person who types: an option of the script, a comma in it, a package that
- * is not installed. Each restart of it imports a few seconds of libraries on every node, only to print the same
- * sentence again, and the sentence scrolls away among its copies.
+ * The most common failure is a mistake of the person who types: an option of the script, a package that is not
+ * installed. Each restart of it imports a few seconds of libraries on every node, only to print the same sentence
+ * again.
  *
  * An exit status alone proves little, because a script may use any number for failures that a restart does mend. So the
  * status of a foreign program counts only together with its words:
@@ -12,8 +12,8 @@
  *   1     an exception of a file that cannot be compiled or imported; Python's "No module named" of -m
  *   127   a shell's "not found", a library that the loader does not find; 126 a shell's "Permission denied"
  *
- * rdzv-trainer's 64 and 65 (sysexits.h: usage, bad data) are our own, and true in any round. Every other failure is
- * tried again. So is each of a foreign program that has worked before: the caller asks in the first round alone. */
+ * rdzv-trainer's 64 and 65 (sysexits.h: usage, bad data) are our own, and true in any round. A foreign program that has
+ * worked before is tried again: the caller asks in the first round alone. */
 
 #include "agent/supervisor/internal.h"
 

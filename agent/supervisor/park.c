@@ -6,20 +6,16 @@
  *                 '-- half of --stop-timeout is over: stopped like the others
  *
  * For the daemon a parked worker is a stopped one, and it may seal a round on that word. So a worker counts as parked
- * only after it has said so itself. From then on it does nothing until it gets its new place. A worker that has not
- * parked by half of --stop-timeout has the other half to die like the others, so a stop takes no longer than before.
- * Only a stop for the round's sake spares workers. A fenced, stale or leaving node stops all of them, and so does the
- * end of the job.
+ * only after it has said so itself. A fenced, stale or leaving node stops all workers, and so does the end of the job.
  *
  * Between rounds a parked worker is dismissed as soon as it is not needed: a round runs without this node, the job is
  * another, the agent leaves, or the lease is over while a round could form without this node. Nothing is spawned before
- * the guard says CLEAR of the dismissed workers; a START that comes meanwhile is kept. The agent does not exit earlier
- * either. A parked worker that dies by itself costs nothing: its place is spawned again.
+ * the guard says CLEAR of the dismissed workers. The agent does not exit earlier either. A parked worker that dies by
+ * itself costs nothing: its place is spawned again.
  *
- * Workers often know first that a peer is gone, and park unasked in the middle of a round. Mostly the round ends within
- * milliseconds. Within a lease (30 s at most) and 2 s a lost node would have been noticed. If nothing has ended the
- * round by then, the alarm was false, or a peer hangs. The round is useless then, and the first worker that left is
- * reported as its failure. */
+ * Workers often know first that a peer is gone, and park unasked in the middle of a round. Within a lease (30 s at
+ * most) and 2 s a lost node would have been noticed. If nothing has ended the round by then, the alarm was false, or a
+ * peer hangs. The first worker that left is reported as the round's failure. */
 
 #include "agent/sdk/rdzv.h"
 #include "agent/supervisor/internal.h"

@@ -4,17 +4,15 @@
  * The daemon sends PREPARE when it is about to end a round for a reason that is not a failure. A signal to this agent
  * means the same for its own workers. Workers that can write a checkpoint (agent/sdk/rdzv.h) are asked once, by a
  * number, and go on training. When each of them has reported a checkpoint that it began after the request, or is gone,
- * this node reports `checkpointed`. If no worker can, it reports that at once.
+ * this node reports `checkpointed`.
  *
  * A PREPARE that is repeated while they write changes nothing. One that is repeated after the answer comes from a
- * daemon that was restarted and knows nothing of the first one, so it is worth another checkpoint. A node that leaves
- * does not write another one, because its stop is near.
+ * daemon that was restarted, so it is worth another checkpoint. A node that leaves does not write another one.
  *
  * An agent that leaves holds its signal back. While there is a daemon it waits for STOP, because other nodes may still
  * write their part and need these ranks for the next step. Without a daemon it passes the signal on when its own
- * workers have written. In any case it does so when half of --stop-timeout is over. Nothing else has a deadline here.
- * The daemon waits as long as this agent, so either may end first; ranks that have not written by then are named in
- * both cases. */
+ * workers have written. In any case it does so when half of --stop-timeout is over. Nothing else has a deadline
+ * here. */
 
 #include "agent/supervisor/internal.h"
 

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The front's process: one loop over a signalfd, the agent's socket, the keyboard and its pseudo-terminal.
  *
- * All signals are blocked and read from the descriptor, so none is lost between two steps. A blocked SIGTTIN or SIGTTOU
- * stops nothing. A read in the background then fails, but tcsetattr works. So the front asks for the foreground group
- * before each of them.
+ * All signals are blocked and read from the descriptor. A blocked SIGTTIN or SIGTTOU stops nothing. A read in the
+ * background then fails, but tcsetattr works. So the front asks for the foreground group before each of them.
  *
- * It stops itself by SIGTSTP with its default action. The kernel ignores that in an orphaned process group, where
- * no shell could continue it: the workers are then continued at once.
+ * It stops itself by SIGTSTP with its default action. The kernel ignores that in an orphaned process group, where no
+ * shell could continue it: the workers are then continued at once.
  *
  * A shell's fg sends no signal to a job that runs in the background. So a front with a keyboard looks four times a
  * second whether it is in the foreground now; others sleep.
  *
- * Terminal modes are set back before the front stops or ends, but only in the foreground: otherwise they are the
- * shell's. Another program of the foreground may use the keyboard: rdzv-agent ... | less. It shows by a terminal that
- * passes each key at once already, which the front then leaves alone, or that has other modes at the end than the front
- * has set. */
+ * Another program of the foreground may use the keyboard: rdzv-agent ... | less. It shows by a terminal that passes
+ * each key at once already, which the front then leaves alone, or that has other modes at the end than the front has
+ * set. */
 
 #include "agent/terminal/front.h"
 #include "agent/terminal/pty.h"

@@ -16,11 +16,10 @@
  *   kill -9 of the front    the kernel kills the agent, and its guard kills the workers
  *   the agent ends          the front ends with the same exit code or signal
  *
- * The front also owns the keyboard, if stdin is the terminal. Workers get a pseudo-terminal as stdin, because they run
- * in other sessions, where nothing keeps them from reading the shell's terminal. The front reads the terminal only
- * while it is in the foreground and workers run, and writes what it reads to that pseudo-terminal. During that time the
- * terminal passes each key at once and does not echo: the pseudo-terminal edits and echoes. Ctrl-C, Ctrl-\ and Ctrl-Z
- * stay the terminal's. In the background the front neither reads nor changes the terminal. */
+ * The front also owns the keyboard, if stdin is the terminal. Workers run in other sessions, where nothing keeps them
+ * from reading the shell's terminal, so they get a pseudo-terminal as stdin. While the front is in the foreground and
+ * workers run, the terminal passes each key at once and does not echo: the pseudo-terminal edits and echoes. Ctrl-C,
+ * Ctrl-\ and Ctrl-Z stay the terminal's. */
 
 #include <stdbool.h>
 #include <stdint.h>

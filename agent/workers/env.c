@@ -1,26 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's environment: the agent's own, minus the agent's options, plus the worker's place.
  *
- * Names, values and their meaning for a reader stand in one list. So the variables that are set, those that are
- * removed from the inherited environment, and the README cannot differ. An agent may itself run inside a worker,
- * inside torchrun or under mpirun. Then the inherited environment has many of these names already, and the old values
- * must be removed, not shadowed: getenv, Python and the shell do not agree which of two equal names counts.
+ * Names, values and their meaning for a reader stand in one list. So the variables that are set, those that are removed
+ * from the inherited environment, and the README cannot differ. Old values must be removed, not shadowed: getenv,
+ * Python and the shell do not agree which of two equal names counts.
  *
- * Names and values are torchrun's, to the letter where a worker could look at them ("True", not "1"). Other values are
- * the ones that scripts expect. TORCHELASTIC_RESTART_COUNT is the job's count, the same on all nodes, because scripts
- * name files by it.
+ * Names and values are torchrun's, to the letter where a worker could look at them ("True", not "1").
+ * TORCHELASTIC_RESTART_COUNT is the job's count, the same on all nodes, because scripts name files by it. RDZV_AGENT_*
+ * are the agent's options, or the socket of an outer agent: a worker that starts an agent of its own must get neither.
+ * PET_* go on to the workers, as under torchrun.
  *
- * A variable that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or the socket
- * of an outer agent. A worker that starts an agent of its own must get neither. PET_*, torchrun's options in the
- * environment, go on to the workers, as under torchrun.
- *
- * OMPI_COMM_WORLD_*: an agent that was started by mpirun has them in its environment, with the agent's place in
- * mpirun's world. Scripts that look for them would believe them. So they are replaced if they are inherited, and
- * elsewhere set only on request: to libraries they mean that mpirun is here.
- *
- * SLURM_PROCID and the like belong to a task, and a task of Slurm is an agent. If the agent has several workers, each
- * of them would take itself for the same rank. An agent with one worker leaves them: Slurm's numbers are its worker's
- * then. */
+ * OMPI_COMM_WORLD_* of an agent that mpirun started have the agent's place, and scripts would believe them. So they are
+ * replaced if they are inherited, and elsewhere set only on request: to libraries they mean that mpirun is here.
+ * SLURM_PROCID and the like belong to a task, and a task of Slurm is an agent. An agent with one worker leaves them. */
 
 #include "agent/workers/env.h"
 

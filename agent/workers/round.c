@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One round after the other, on this node.
  *
- *   START: first the store, since workers connect to it as soon as they run. Then the devices: START waits until they
- *   are free of the last round. Then each worker is spawned, or adopted if it was kept.
- *     spawned: relay_open, env_create, guard_spawn
- *     adopted: relay_rename, a new place through its socket, guard_adopt (once for all of them, before the others)
- *   In both cases the guard answers STARTED, and the rest is the same. A kept worker may die just before it
- *   is adopted. The guard then reports the death with the number of the old round, and the worker is spawned like the
- *   others: no restart is charged for a worker that was waiting.
+ * START: first the store, since workers connect to it as soon as they run. Then the devices: START waits until they are
+ * free of the last round. Then each worker is spawned, or adopted if it was kept. In both cases the guard answers
+ * STARTED. A kept worker may die just before it is adopted. The guard then reports the death with the number of the old
+ * round, and the worker is spawned like the others: no restart is charged for a worker that was waiting.
  *
- *   Death: a worker's last lines and its error file are often the only trace of the reason, so the report
- *   waits for them. It does not wait for long: a grandchild may hold the pipe open forever, and the file's server may
- *   hang. The mind sees each death once, with its text, and then CLEAR.
+ * Death: a worker's last lines and its error file are often the only trace of the reason, so the report waits for them.
+ * It does not wait for long: a grandchild may hold the pipe open forever, and the file's server may hang.
  *
  * A failure that concerns one worker (no descriptors left, an environment that is too large) is EXEC_FAILED of that
  * worker. A guard that takes no commands is broken: it is killed, and its death is the event.
  *
  * A guard that takes a stop and does not carry it out is watched (agent/guard/watch.h). Its events are read before
  * anything is held against it: if this process was stopped, the answer may lie in the socket, and libuv runs timers
- * first. After a kill from here, the guard finds the workers dead when it can run again, perhaps before it has read
- * the stop. It would report deaths without a stop. So a SIGKILL after ours counts as ours. */
+ * first. After a kill from here, the guard finds the workers dead when it can run again, perhaps before it has read the
+ * stop. It would report deaths without a stop. So a SIGKILL after ours counts as ours. */
 
 #include "agent/workers/round.h"
 
