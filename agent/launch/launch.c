@@ -202,24 +202,17 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
       &(struct launch_tree_options){.loop = &r->loop, .plan = p, .on_report = on_report, .on_line = on_line, .ctx = r});
   uv_timer_init(&r->loop, &r->timer);
   uv_timer_init(&r->loop, &r->beat);
-  r->timer.data = r->beat.data = r;
-  uv_timer_start(&r->beat, on_beat, BEAT_EVERY_MS, BEAT_EVERY_MS);
   uv_timer_init(&r->loop, &r->front_timer);
-  r->front_timer.data = r;
+  r->timer.data = r->beat.data = r->front_timer.data = r;
+  uv_timer_start(&r->beat, on_beat, BEAT_EVERY_MS, BEAT_EVERY_MS);
   uv_timer_start(&r->front_timer, on_front_timer, FRONT_LOOK_MS, FRONT_LOOK_MS);
-  static const int job_control[] = {SIGTSTP, SIGCONT};
   uint64_t watched = r->watched = signals_to_watch(o);
-  for (int i = 0; i < 2; i++) {
-    if (watched >> job_control[i] & 1 || signal_is_ignored(job_control[i])) continue;
-    uv_signal_init(&r->loop, &r->signals[job_control[i]]);
-    r->signals[job_control[i]].data = r;
-    uv_signal_start(&r->signals[job_control[i]], on_job_control, job_control[i]);
-  }
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
-    if (!(watched >> signo & 1)) continue;
+    bool ours = watched >> signo & 1, control = signo == SIGTSTP || signo == SIGCONT;
+    if (!ours && (!control || signal_is_ignored(signo))) continue;
     uv_signal_init(&r->loop, &r->signals[signo]);
     r->signals[signo].data = r;
-    uv_signal_start(&r->signals[signo], on_signal, signo);
+    uv_signal_start(&r->signals[signo], ours ? on_signal : on_job_control, signo);
   }
   if (r->l->here) launch_tree_start(r->tree, 0, 1, true);
   if (p->n > r->l->here) launch_tree_start(r->tree, r->l->here, p->n - r->l->here, false);
