@@ -3,16 +3,7 @@
 #define AGENT_DEVICES_DEVICES_H
 
 /* GPUs of this machine that its workers would see. Pure: a root folder, an environment and the drivers' answer are
- * parameters.
- *
- *     devices.c                  which GPUs a worker sees, and the variables that say so
- *     scan.c                     the GPUs of the machine from files
- *     gpu_usage.c                facts about GPUs: the answer of rdzv-devices, and who holds a GPU
- *     run_devices_helper.c       runs rdzv-devices with a deadline
- *     gpus_free_before_round.c   the devices between rounds
- *     numa.c                     --numa-binding
- *     rdzv-devices.c             the helper that asks NVML (nvml.h) and the kernel, which may hang, and names holders
- *                                (process_description.c) */
+ * parameters. */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,16 +2,7 @@
 #ifndef AGENT_LAUNCH_LAUNCH_H
 #define AGENT_LAUNCH_LAUNCH_H
 
-/* One command for several machines: `rdzv-agent --hosts n1:4,n2:4 -- ./train`.
- *
- *     make_plan.c      the plan, from the command line or a scheduler's job
- *     launch.c       the launcher's loop
- *     controller.c   its decisions (pure): whether the job can continue, when everything is stopped, the exit code
- *     line_merger.c  which of the agents' lines a person sees (pure)
- *     launched.c     `rdzv-agent --launched`: one process of the tree, on each host
- *     branch.c       its connections to the processes below
- *     plan.c forwarded_env.c   what travels down and up the tree, and the environment of an agent (pure)
- *     hosts.c        --hosts and --hostfile (pure) */
+/* One command for several machines: `rdzv-agent --hosts n1:4,n2:4 -- ./train`. */
 
 #include <stdbool.h>
 #include "agent/cluster/cluster.h"

@@ -3,13 +3,7 @@
 #define AGENT_LINK_LINK_H
 
 /* The agent's connection to a daemon: finds its address, starts rdzvd if it should run here and does not, connects,
- * and passes messages on. link_open makes one attempt; the supervisor decides where to, and when to try again.
- *
- *     link.c           attempts and connections
- *     resolve.c        from a name to addresses, with a loop or before there is one
- *     local_daemon.c   the agent's own rdzvd and its reserved port; daemon_process.c: one process of it, its state folder
- *     forward.c        tells the other daemons of --endpoint where the job is
- *     host_addrs.c     this machine's addresses */
+ * and passes messages on. link_open makes one attempt; the supervisor decides where to, and when to try again. */
 
 #include <stdbool.h>
 #include <uv.h>

@@ -3,15 +3,7 @@
 #define AGENT_OPTIONS_OPTIONS_H
 
 /* The options of rdzv-agent: its own and all of torchrun's, with the same names, variables (PET_*) and meaning. Pure:
- * argv and the environment are parameters.
- *
- *   table.c         one row per option: parsing, help, README and man pages derive from it
- *   value.c         values that are more than a number
- *   options.c       rules that concern several options
- *   from_cluster.c  defaults that follow from the scheduler's facts
- *   rdzv_conf.c     --rdzv-conf
- *   site_conf.c     agent.conf, the site's defaults: finds and reads it (not pure)
- *   sources.c       --explain: where each setting came from */
+ * argv and the environment are parameters. */
 
 #include <stdbool.h>
 #include <stdint.h>

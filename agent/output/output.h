@@ -3,15 +3,7 @@
 #define AGENT_OUTPUT_OUTPUT_H
 
 /* Which output of which local rank goes where, and with which prefix: --redirects, --tee, --local-ranks-filter,
- * --duplicate-*-filters and --log-dir together. Pure.
- *
- *     output.c     these rules
- *     recent.c     workers' recent lines, for rdzvctl logs
- *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
- *     sink.c       the relay's terminal
- *     log_sink.c   the agent's own log lines
- *     log_dir.c    the folder of a run
- *     logs_specs.c  --logs-specs */
+ * --duplicate-*-filters and --log-dir together. Pure. */
 
 #include <stdbool.h>
 #include <stdint.h>

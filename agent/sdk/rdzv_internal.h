@@ -2,16 +2,7 @@
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* Shared by the files of librdzv. Nothing of it is visible outside the library.
- *
- * rdzv.c             begin and end, identity, progress, requests, checkpoints
- * rdzv_agent.c       the connection to the agent
- * rdzv_nccl.c        ncclUniqueIds
- * rdzv_rejoin.c      the next round in this process; with communicators: watched waits, and the order of leaving
- * rdzv_store.c       the calls to the round's store
- * rdzv_conn.c        the connection to it
- * rdzv_alone.c       its stand-in in a world of one
- * rdzv_exchange.c    exchange and barrier */
+/* Shared by the files of librdzv. Nothing of it is visible outside the library. */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* for a program that compiles these files as strict C11 */

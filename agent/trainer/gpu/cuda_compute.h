@@ -2,16 +2,10 @@
 #ifndef AGENT_TRAINER_GPU_CUDA_COMPUTE_H
 #define AGENT_TRAINER_GPU_CUDA_COMPUTE_H
 
-/* Shared by the files of CUDA's compute and, in part, by the files of NCCL:
- *
- *   cuda_compute.c   the device, its stream, marks and captures, and its errors
- *   memory.c         buffers, copies, a data set on the device
- *   layer.c          layers: forward, backward; the products of cuBLASLt, with their algorithms
- *   optim.c          losses and the optimizer, which are kernels only
+/* Shared by the files of CUDA's compute and, in part, by the files of NCCL.
  *
  * Operations are queued on one stream in the order of the calls, so one workspace and one scratch buffer for sums
- * suffice. NCCL has its own stream: it waits for events recorded in cuda_stream(), and makes cuda_stream() wait for its events, so both are captured
- * together. */
+ * suffice. NCCL has its own stream. Each of the two waits for events of the other one, so both are captured together. */
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

@@ -2,11 +2,7 @@
 #ifndef AGENT_TRAINER_GPU_NCCL_COMM_H
 #define AGENT_TRAINER_GPU_NCCL_COMM_H
 
-/* Shared by the files of NCCL's collectives:
- *
- *   nccl_comm.c       the communicator: how it begins and ends
- *   nccl_coll.c       the collectives
- *   nccl_fail.c       the watch over them, the board, and how a rank fails */
+/* Shared by the files of NCCL's collectives. */
 
 #include "agent/trainer/gpu/board.h"
 #include "agent/trainer/gpu/cuda_compute.h"
