@@ -9,25 +9,23 @@
  * end afterwards. So a claim came before the end, or its daemon sees the end. An NFS client remembers for a while that a
  * name does not exist, but not beyond its own change of the folder: link is one, or the temporary file.
  *
- * The run of a job belongs to one incarnation until that has ended. No file can be replaced or removed only if it still
- * says what it has said. So each attempt has a file of its own, JOB,run,INCARNATION,RANDOM, which nobody else removes
- * before the end. It is created, and then the folder is listed: of two that create one at once, at least one sees the
- * other. Whoever sees another incarnation without an end removes its own file, and tries again after a random pause.
+ * The run of a job belongs to one incarnation until that has ended. Each attempt has a file of its own,
+ * JOB,run,INCARNATION,RANDOM, which nobody else removes before the end. It is created, and then the folder is listed: of
+ * two that create one at once, at least one sees the other. Whoever sees another incarnation without an end removes its
+ * own file, and tries again after a random pause.
  *
  * A file server may carry out a link and lose its answer; the client asks again and gets EEXIST, or an error. So the
  * answer of link does not decide: the temporary file has two links, or it has one. If the server cannot be asked, the
  * claim has failed, which says nothing. The daemon asks again with the same content, and finds its own claim.
  *
- * Whoever can remove a file can make a claim be given twice. Whoever can create one can make the next claim, or the end
- * of a job, in a daemon's stead. So the folder belongs to us or to root, and other users cannot write to it, even if it
- * is sticky, as /tmp. root may use another user's folder: on NFS with root_squash, root's own folder belongs to nobody.
+ * Whoever can remove a file can make a claim be given twice, and whoever can create one can make the next claim, or the
+ * end of a job. So the folder belongs to us or to root, and other users cannot write to it, even if it is sticky, as
+ * /tmp. root may use another user's folder: on NFS with root_squash, root's own folder belongs to nobody.
  *
- * The folder is opened for each call: a file system that was mounted over it meanwhile, or mounted again, is the one
- * that the other daemons see.
- *
- * A file system may be read-only, full or away for a while, and a daemon that starts then must not end its agent. So a
- * folder is opened although it cannot be used now, and each claim fails with the reason until it can. What only a person
- * can mend ends the daemon: another owner, or a folder that is nowhere.
+ * The folder is opened for each call: a file system that was mounted over it meanwhile is the one that the other daemons
+ * see. It may be read-only, full or away for a while, and a daemon that starts then must not end its agent. So each claim
+ * fails with the reason until the folder can be used. What only a person can mend ends the daemon: another owner, or a
+ * folder that is nowhere.
  *
  * The name of a temporary file begins with a dot, as no claim's does. A process that died leaves one behind. It is
  * removed by its age, on the clock of the file server: the pid of another machine says nothing here. */

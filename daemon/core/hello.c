@@ -13,10 +13,10 @@
  *   END       the job is over
  *   MOVED     the job is with another daemon (moved.c)
  *
- * "The job" is one of the peer's user (owner.c), here and below. A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
- * that id starts a new incarnation beside it. An incarnation without a sealed round gives way to any that has one.
- * Of two that have sealed rounds, the older one is over as soon as the newer one is known here, and stays so after
- * the newer one has ended.
+ * "The job" is one of the peer's user (owner.c), here and below. A job that has ended keeps its id for a while, so that a
+ * node that was away learns how it ended. A newcomer with that id starts a new incarnation beside it. An incarnation
+ * without a sealed round gives way to any that has one. Of two that have sealed rounds, the older one is over as soon as
+ * the newer one is known here, and stays so after the newer one has ended.
  *
  * Two runs of one job may have formed apart, each with rounds of its own: their first incarnations differ (origin). While
  * this daemon is in charge of the older run, nodes of the younger one end theirs and join. */

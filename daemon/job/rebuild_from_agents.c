@@ -2,9 +2,9 @@
 /* The daemon came back and remembers little or nothing; the agents remember everything that matters.
  *
  * A job is RECOVERING from the first HELLO that names an unknown incarnation, or from the start if the state file knows
- * a sealed round. Each HELLO says which round its node is in, how large that round was, how far the node is, and all
- * its reports that are not settled. When every node of the round has reported, or the longest lease and reconnect pause
- * are over, the round is judged as if the daemon had never been away:
+ * a sealed round. Each HELLO says which round its node is in, how far the node is, and all its reports that are not
+ * settled. When every node of the round has reported, or the longest lease and reconnect pause are over, the round is
+ * judged as if the daemon had never been away:
  *
  *   a node knows its verdict             -> it is settled: FORMING
  *   a node failed or stopped, or is
@@ -15,10 +15,8 @@
  *
  * The highest token wins: a HELLO that names a later round than the job knows replaces the earlier one.
  *
- * A daemon that knows a round only from its agents may not be the only one that does. The endpoint may lead to two
- * machines, and the daemon that sealed the round may be alive, with other nodes of it. Both may seal again, and no
- * token may be used twice. So the next round belongs to a new incarnation, higher than the one before, and when the
- * two meet they can be told apart. */
+ * The daemon that sealed the round may be alive elsewhere, with other nodes of it. Both may seal again, and no token may
+ * be used twice. So the next round belongs to a new incarnation, higher than the one before. */
 
 #include "daemon/job/internal.h"
 

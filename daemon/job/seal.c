@@ -3,12 +3,11 @@
  *
  * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and the last call is
  * over. Max nodes with a spare among them count as min while a host of the scheduler's list is still to come. There is
- * a last call before the first round only: after a fault the survivors are known, and waiting for others would cost
- * everyone's time. Nodes that a person or a scheduler starts together come one after the other, on a busy machine
- * seconds apart. So the call goes on while they keep coming: the round that they would have missed costs a restart of
- * all workers. Four things delay a seal: the pause after short rounds, a lost node that may still run workers of
- * the old round (lost_node_hold.c), and a node that is leaving, since others may be leaving too. A node whose --check runs
- * delays it until the result is here (check.c).
+ * a last call before the first round only: after a fault the survivors are known. Nodes that a person or a scheduler
+ * starts together come one after the other, on a busy machine seconds apart. So the call goes on while they keep coming:
+ * the round that they would have missed costs a restart of all workers. A seal is delayed by the pause after short
+ * rounds, by a lost node that may still run workers of the old round (lost_node_hold.c), by a node that is leaving, since
+ * others may be leaving too, and by a node whose --check runs (check.c).
  *
  * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
  * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before
@@ -18,11 +17,9 @@
  * A node's address is what it reports, otherwise what the daemon sees. If that is loopback or link-local while other
  * nodes are elsewhere, the node is on the daemon's host, and gets the daemon's address as the others reached it.
  *
- * Node rank 0 serves the round's store and accepts only the round's nodes, which it knows by address. A node may have
- * several: the one that others get, the one that the daemon sees, and those of its interfaces, of which its kernel
- * picks one by the route. START to node rank 0 lists all of them, once each; so a round costs O(nodes) bytes, not
- * O(nodes^2). The message has a limit, and 65536 nodes may have twenty addresses each: the first two of every node
- * always fit, and of the others as many as there is room for. */
+ * Node rank 0 serves the round's store and accepts only the round's nodes, which it knows by address. START to node rank
+ * 0 lists all addresses of each, once; so a round costs O(nodes) bytes, not O(nodes^2). The message has a limit: the
+ * first two of every node always fit, and of the others as many as there is room for. */
 
 #include "daemon/job/internal.h"
 
