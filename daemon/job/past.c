@@ -112,8 +112,6 @@ void job_settle_other_host(struct job *j) {
   if (asked && j->round_nodes > 1)
     job_notice(j, "a worker asked for another host (exit code %d): the ranks of the nodes move on by one",
                EXIT_CODE_OTHER_HOST);
-  else if (asked)
-    job_notice(j, "a worker asked for another host (exit code %d), and the job has only one", EXIT_CODE_OTHER_HOST);
   j->asked.host[0] = '\0';
   j->asked.many = false;
 }
