@@ -127,7 +127,7 @@ _Noreturn void backstop_main(const struct backstop_page *page, pid_t guard) {
   struct watched agent = {.agent = -1, .fd = -1};
   sigset_t waited;
   int fate;
-  guard_block_signals();
+  copy_block_signals();
   sigemptyset(&waited);
   sigaddset(&waited, SIGCHLD);
   sigaddset(&waited, SIGCONT);

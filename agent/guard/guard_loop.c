@@ -816,14 +816,6 @@ static void wait_events(struct guard_process *s) {
   if (p[0].revents & POLLOUT) flush_events(s);
 }
 
-void guard_block_signals(void) {
-  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-  sigset_t set;
-  sigfillset(&set);
-  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
-  sigprocmask(SIG_SETMASK, &set, NULL);
-}
-
 _Noreturn void guard_main(const struct guard_birth *birth) {
   struct guard_process s = {.sock = birth->sock,
                             .phase = PHASE_IDLE,
@@ -846,7 +838,7 @@ _Noreturn void guard_main(const struct guard_birth *birth) {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
   /* SIGCHLD is read from a descriptor. */
   sigset_t set;
-  guard_block_signals();
+  copy_block_signals();
   signal(SIGCHLD, SIG_DFL); /* if it was ignored, children would vanish unseen */
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);

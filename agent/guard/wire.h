@@ -80,8 +80,6 @@ struct guard_birth {
   const struct copy_words *words;
 };
 _Noreturn void guard_main(const struct guard_birth *birth);
-/* Blocks all signals but those that a fault raises. */
-void guard_block_signals(void);
 
 /* spawn.c: the strings of one command: a private mapping, and pointers into it. 0, or a negative errno; either way
  * guard_strings_finish. */

@@ -32,6 +32,7 @@
 #include <termios.h>
 #include <unistd.h>
 #include "common/system/clock.h"
+#include "common/system/copy.h"
 #include "common/system/file.h"
 
 enum {
@@ -257,11 +258,7 @@ int front_start(struct front *f, bool with_keyboard, struct err *e) {
     }
   }
   sigprocmask(SIG_SETMASK, NULL, &before);
-  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
-  sigset_t set;
-  sigfillset(&set);
-  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
-  sigprocmask(SIG_SETMASK, &set, NULL);
+  copy_block_signals();
   sigset_t all;
   sigfillset(&all);
   int signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);

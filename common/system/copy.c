@@ -34,6 +34,14 @@ void copy_reset_signals(void) {
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+void copy_block_signals(void) {
+  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  sigset_t set;
+  sigfillset(&set);
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
+  sigprocmask(SIG_SETMASK, &set, NULL);
+}
+
 static void close_range_of(int first, int last) {
   if (first > last) return;
 #ifdef SYS_close_range

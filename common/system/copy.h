@@ -18,6 +18,8 @@ struct copy_words {
 void copy_set_name(const struct copy_words *w, const char *name, pid_t of);
 /* All signals have their default actions, and none is blocked. */
 void copy_reset_signals(void);
+/* Blocks all signals but those that a fault raises: they are read from a descriptor. */
+void copy_block_signals(void);
 /* Closes all descriptors above 2 but a and b (-1: none). */
 void copy_close_others(int a, int b);
 /* Closes first and all above. */
