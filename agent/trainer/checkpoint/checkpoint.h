@@ -67,9 +67,20 @@ enum { CKPT_BEAT_MS = 2000, CKPT_STALE_MS = 30000 };
 
 struct ckpt_lock;
 
-/* Makes a mutex and a condition, and starts a thread that takes no signals. Else a negative code. */
-int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
-                      void *arg);
+/* A thread that takes no signals, and what its two sides share. */
+struct ckpt_thread {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool stop;
+};
+/* Else a negative code. */
+int ckpt_thread_start(struct ckpt_thread *t, void *(*body)(void *), void *arg);
+/* With the mutex: waits for `changed`. false: that time of monotonic_ms has come. */
+bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t until_ms);
+/* Asks it to stop and waits for its end, so many seconds at most. false: it hangs, and what it uses must stay. */
+bool ckpt_thread_end(struct ckpt_thread *t, int seconds);
+
 /* When a process started, in the kernel's ticks; 0: it has ended. */
 uint64_t ckpt_started_at(uint64_t pid);
 /* Fills in this process: host, boot, pid. */

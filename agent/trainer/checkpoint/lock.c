@@ -24,10 +24,7 @@ struct ckpt_lock {
   char *path;
   char text[CKPT_OWNER_MAX];
   struct ckpt_owner me;
-  pthread_t thread;
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  bool stop;
+  struct ckpt_thread beat;
 };
 
 /* Owners. ---------------------------------------------------------------------------------------------------------- */
@@ -108,38 +105,57 @@ static bool is_mine(const struct ckpt_lock *l) {
 
 static void *beat_main(void *arg) {
   struct ckpt_lock *l = arg;
-  pthread_mutex_lock(&l->mutex);
-  while (!l->stop) {
-    uint64_t at_ms = monotonic_ms() + CKPT_BEAT_MS;
-    struct timespec t = {.tv_sec = (time_t)(at_ms / 1000), .tv_nsec = (long)(at_ms % 1000) * 1000000};
-    int rc = 0;
-    while (!l->stop && rc == 0) rc = pthread_cond_timedwait(&l->changed, &l->mutex, &t);
-    if (l->stop) break;
-    pthread_mutex_unlock(&l->mutex);
+  struct ckpt_thread *t = &l->beat;
+  pthread_mutex_lock(&t->mutex);
+  for (uint64_t at_ms = monotonic_ms() + CKPT_BEAT_MS; !t->stop;) {
+    if (ckpt_thread_wait(t, at_ms)) continue;
+    pthread_mutex_unlock(&t->mutex);
     if (is_mine(l)) utimensat(AT_FDCWD, l->path, NULL, AT_SYMLINK_NOFOLLOW);
-    pthread_mutex_lock(&l->mutex);
+    at_ms = monotonic_ms() + CKPT_BEAT_MS;
+    pthread_mutex_lock(&t->mutex);
   }
-  pthread_mutex_unlock(&l->mutex);
+  pthread_mutex_unlock(&t->mutex);
   return NULL;
 }
 
-int ckpt_thread_start(pthread_t *thread, pthread_mutex_t *mutex, pthread_cond_t *changed, void *(*body)(void *),
-                      void *arg) {
+int ckpt_thread_start(struct ckpt_thread *t, void *(*body)(void *), void *arg) {
   sigset_t all, before;
   pthread_condattr_t attr;
-  pthread_mutex_init(mutex, NULL);
+  pthread_mutex_init(&t->mutex, NULL);
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(changed, &attr);
+  pthread_cond_init(&t->changed, &attr);
   pthread_condattr_destroy(&attr);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int rc = pthread_create(thread, NULL, body, arg);
+  int rc = pthread_create(&t->thread, NULL, body, arg);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (rc == 0) return 0;
-  pthread_cond_destroy(changed);
-  pthread_mutex_destroy(mutex);
+  pthread_cond_destroy(&t->changed);
+  pthread_mutex_destroy(&t->mutex);
   return -rc;
+}
+
+bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t until_ms) {
+  struct timespec at = {.tv_sec = (time_t)(until_ms / 1000), .tv_nsec = (long)(until_ms % 1000) * 1000000};
+  return pthread_cond_timedwait(&t->changed, &t->mutex, &at) == 0;
+}
+
+bool ckpt_thread_end(struct ckpt_thread *t, int seconds) {
+  struct timespec by;
+  pthread_mutex_lock(&t->mutex);
+  t->stop = true;
+  pthread_cond_broadcast(&t->changed);
+  pthread_mutex_unlock(&t->mutex);
+  clock_gettime(CLOCK_REALTIME, &by);
+  by.tv_sec += seconds;
+  if (pthread_timedjoin_np(t->thread, NULL, &by)) {
+    pthread_detach(t->thread);
+    return false;
+  }
+  pthread_cond_destroy(&t->changed);
+  pthread_mutex_destroy(&t->mutex);
+  return true;
 }
 
 /* Taking the lock. ------------------------------------------------------------------------------------------------- */
@@ -242,7 +258,7 @@ int ckpt_lock_take(const char *dir, struct ckpt_owner *me, struct ckpt_lock **ou
   l->path = xasprintf("%s/.lock", dir);
   l->me = *me;
   int rc = wait_for_lock(l, dir, e);
-  if (rc == 0 && ckpt_thread_start(&l->thread, &l->mutex, &l->changed, beat_main, l))
+  if (rc == 0 && ckpt_thread_start(&l->beat, beat_main, l))
     rc = err_sys(e, -EAGAIN, "a thread that keeps the lock of %s", dir);
   if (rc) {
     free(l->path);
@@ -270,21 +286,8 @@ int ckpt_lock_check(struct ckpt_lock *l, struct err *e) {
 }
 
 void ckpt_lock_release(struct ckpt_lock *l) {
-  struct timespec t;
-  if (!l) return;
-  pthread_mutex_lock(&l->mutex);
-  l->stop = true;
-  pthread_cond_broadcast(&l->changed);
-  pthread_mutex_unlock(&l->mutex);
-  clock_gettime(CLOCK_REALTIME, &t);
-  t.tv_sec += LEAVE_S;
-  if (pthread_timedjoin_np(l->thread, NULL, &t)) {
-    pthread_detach(l->thread);
-    return; /* it hangs in the file system and keeps its memory */
-  }
+  if (!l || !ckpt_thread_end(&l->beat, LEAVE_S)) return; /* one that hangs in the file system keeps its memory */
   if (is_mine(l)) unlink(l->path);
-  pthread_cond_destroy(&l->changed);
-  pthread_mutex_destroy(&l->mutex);
   free(l->path);
   free(l);
 }

@@ -17,21 +17,17 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum writer_state { IDLE, JOB, WRITING, DONE };
+enum { LEAVE_S = 60 }; /* for a thread that has nothing to do */
 
 struct ckpt_writer {
   const char *dir;
   int keep;
   struct ckpt_lock *lock;
-  pthread_t thread;
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
+  struct ckpt_thread t;
   enum writer_state state;
-  bool stop;
   struct ckpt_state job; /* its floats belong to the thread in JOB and WRITING */
   struct ckpt_marker about;
   struct ckpt_written result;
@@ -59,27 +55,27 @@ static int write_and_prune(struct ckpt_writer *w, const struct ckpt_marker *abou
 
 static void *writer_main(void *arg) {
   struct ckpt_writer *w = arg;
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->t.mutex);
   for (;;) {
-    while (w->state != JOB && !w->stop) pthread_cond_wait(&w->changed, &w->mutex);
+    while (w->state != JOB && !w->t.stop) pthread_cond_wait(&w->t.changed, &w->t.mutex);
     if (w->state != JOB) break;
     struct ckpt_state job = w->job;
     struct ckpt_marker about = w->about;
     struct ckpt_written r = w->result;
     w->state = WRITING;
-    pthread_mutex_unlock(&w->mutex);
+    pthread_mutex_unlock(&w->t.mutex);
     struct ckpt_bytes bytes;
     uint64_t from = monotonic_us();
     ckpt_bytes(&job, &bytes);
     r.bytes = bytes.size;
     r.rc = write_and_prune(w, &about, &bytes, &r);
     r.us = monotonic_us() - from;
-    pthread_mutex_lock(&w->mutex);
+    pthread_mutex_lock(&w->t.mutex);
     w->result = r;
     w->state = DONE;
-    pthread_cond_broadcast(&w->changed);
+    pthread_cond_broadcast(&w->t.changed);
   }
-  pthread_mutex_unlock(&w->mutex);
+  pthread_mutex_unlock(&w->t.mutex);
   return NULL;
 }
 
@@ -88,7 +84,7 @@ int ckpt_writer_create(const char *dir, int keep, struct ckpt_lock *lock, struct
   w->dir = dir;
   w->keep = keep;
   w->lock = lock;
-  int rc = ckpt_thread_start(&w->thread, &w->mutex, &w->changed, writer_main, w);
+  int rc = ckpt_thread_start(&w->t, writer_main, w);
   if (rc == 0) {
     *out = w;
     return 0;
@@ -99,9 +95,9 @@ int ckpt_writer_create(const char *dir, int keep, struct ckpt_lock *lock, struct
 
 bool ckpt_writer_busy(const struct ckpt_writer *w) {
   struct ckpt_writer *m = (struct ckpt_writer *)(uintptr_t)w;
-  pthread_mutex_lock(&m->mutex);
+  pthread_mutex_lock(&m->t.mutex);
   bool busy = m->state != IDLE;
-  pthread_mutex_unlock(&m->mutex);
+  pthread_mutex_unlock(&m->t.mutex);
   return busy;
 }
 
@@ -110,52 +106,41 @@ const struct tally *ckpt_writer_tally(const struct ckpt_writer *w) {
 }
 
 void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s) {
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->t.mutex);
   w->job = *s;
   w->about = *about;
   w->result = (struct ckpt_written){.why = ERR_INIT, .id = about->id, .unpruned = ERR_INIT};
   tally_begin(&w->tally, 0);
   w->state = JOB;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->mutex);
+  pthread_cond_broadcast(&w->t.changed);
+  pthread_mutex_unlock(&w->t.mutex);
 }
 
 /* Holds the mutex. Waits until nothing is being written, or until the deadline. */
 static void await_thread(struct ckpt_writer *w, uint64_t timeout_ms) {
   uint64_t end_ms = monotonic_ms() + timeout_ms;
-  struct timespec end = {.tv_sec = (time_t)(end_ms / 1000), .tv_nsec = (long)(end_ms % 1000) * 1000000};
-  int rc = 0;
-  while ((w->state == JOB || w->state == WRITING) && timeout_ms && rc == 0)
-    rc = pthread_cond_timedwait(&w->changed, &w->mutex, &end);
+  while ((w->state == JOB || w->state == WRITING) && timeout_ms && ckpt_thread_wait(&w->t, end_ms)) continue;
 }
 
 bool ckpt_writer_wait(struct ckpt_writer *w, uint64_t timeout_ms, struct ckpt_written *out) {
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->t.mutex);
   await_thread(w, timeout_ms);
   bool done = w->state == DONE;
   if (done) {
     *out = w->result;
     w->state = IDLE;
   }
-  pthread_mutex_unlock(&w->mutex);
+  pthread_mutex_unlock(&w->t.mutex);
   return done;
 }
 
 bool ckpt_writer_destroy(struct ckpt_writer *w, uint64_t timeout_ms) {
   if (!w) return true;
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->t.mutex);
   await_thread(w, timeout_ms);
   bool ends = w->state == IDLE || w->state == DONE;
-  w->stop = true;
-  pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->mutex);
-  if (!ends) {
-    pthread_detach(w->thread);
-    return false;
-  }
-  pthread_join(w->thread, NULL);
-  pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->mutex);
+  pthread_mutex_unlock(&w->t.mutex);
+  if (!ckpt_thread_end(&w->t, ends ? LEAVE_S : 0)) return false;
   free(w);
   return true;
 }

@@ -6,18 +6,16 @@
 
 #include "agent/trainer/run/wait_log.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include "agent/trainer/checkpoint/checkpoint.h"
 #include "common/mem.h"
 #include "common/system/clock.h"
 #include "common/system/log.h"
 
-enum { WHAT_MAX = 512 };
+enum { WHAT_MAX = 512, LEAVE_S = 5 };
 
 /* The lines. The time left is that at the mean speed so far; it is left out before anything is done, and while nothing
  * moves. */
@@ -71,10 +69,8 @@ void wait_log_last_line(const struct wait_state *s, struct buf *out) {
 /* The log. */
 
 struct wait_log {
-  pthread_t thread;
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  bool stop, logged; /* logged: of this wait there is a line already */
+  struct ckpt_thread log;
+  bool logged; /* of this wait there is a line already */
   uint64_t every_ms;
   char what[WHAT_MAX]; /* "": nothing is waited for */
   const char *unit;
@@ -101,42 +97,33 @@ static void log_state(struct wait_log *w, void (*line)(const struct wait_state *
 
 static void *wait_log_main(void *arg) {
   struct wait_log *w = arg;
-  pthread_mutex_lock(&w->mutex);
-  while (!w->stop) {
+  pthread_mutex_lock(&w->log.mutex);
+  while (!w->log.stop) {
     if (!w->what[0]) {
-      pthread_cond_wait(&w->changed, &w->mutex);
+      pthread_cond_wait(&w->log.changed, &w->log.mutex);
     } else if (monotonic_ms() >= w->next_ms) {
       log_state(w, wait_log_line);
       w->logged = true;
       w->next_ms = monotonic_ms() + w->every_ms;
     } else {
-      struct timespec at = {.tv_sec = (time_t)(w->next_ms / 1000), .tv_nsec = (long)(w->next_ms % 1000) * 1000000};
-      pthread_cond_timedwait(&w->changed, &w->mutex, &at);
+      ckpt_thread_wait(&w->log, w->next_ms);
     }
   }
-  pthread_mutex_unlock(&w->mutex);
+  pthread_mutex_unlock(&w->log.mutex);
   return NULL;
 }
 
 struct wait_log *wait_log_create(uint64_t every_ms) {
   struct wait_log *w = xcalloc(1, sizeof *w);
   w->every_ms = every_ms;
-  if (ckpt_thread_start(&w->thread, &w->mutex, &w->changed, wait_log_main, w) == 0) return w;
+  if (ckpt_thread_start(&w->log, wait_log_main, w) == 0) return w;
   log_debug("long waits are not logged: a thread cannot be created");
   free(w);
   return NULL;
 }
 
 void wait_log_destroy(struct wait_log *w) {
-  if (!w) return;
-  pthread_mutex_lock(&w->mutex);
-  w->stop = true;
-  pthread_cond_signal(&w->changed);
-  pthread_mutex_unlock(&w->mutex);
-  pthread_join(w->thread, NULL);
-  pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->mutex);
-  free(w);
+  if (w && ckpt_thread_end(&w->log, LEAVE_S)) free(w);
 }
 
 /* Holds the mutex. */
@@ -150,7 +137,7 @@ void wait_log_begin(struct wait_log *w, const struct tally *tally, const char *u
   va_list ap;
   if (!w) return;
   va_start(ap, fmt);
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->log.mutex);
   end_wait(w);
   vsnprintf(w->what, sizeof w->what, fmt, ap);
   w->unit = unit;
@@ -159,14 +146,14 @@ void wait_log_begin(struct wait_log *w, const struct tally *tally, const char *u
   w->since_ms = w->moved_ms = monotonic_ms();
   w->next_ms = w->since_ms + w->every_ms;
   w->logged = false;
-  pthread_cond_signal(&w->changed);
-  pthread_mutex_unlock(&w->mutex);
+  pthread_cond_signal(&w->log.changed);
+  pthread_mutex_unlock(&w->log.mutex);
   va_end(ap);
 }
 
 void wait_log_end(struct wait_log *w) {
   if (!w) return;
-  pthread_mutex_lock(&w->mutex);
+  pthread_mutex_lock(&w->log.mutex);
   end_wait(w);
-  pthread_mutex_unlock(&w->mutex);
+  pthread_mutex_unlock(&w->log.mutex);
 }
