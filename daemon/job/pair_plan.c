@@ -219,7 +219,8 @@ static void judge_pairs(struct pair_plan *p, int64_t kind) {
   }
 }
 
-/* By the pairs over NCCL alone, or by all. Of a bad pair over NCCL the other host is cleared by NCCL alone: it may be bad everywhere. */
+/* By the pairs over NCCL alone, or by all. A bad pair over NCCL counts against a host only if the other one does well over
+ * NCCL, which may be bad everywhere. */
 static void judge_hosts(struct pair_plan *p, bool nccl) {
   for (size_t i = 0; i < p->n_hosts; i++) {
     p->hosts[i].good[nccl] = p->hosts[i].blamed[nccl] = 0;

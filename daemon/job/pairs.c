@@ -200,6 +200,7 @@ static void send_pair(struct job *j, size_t i, const struct paired *listens, uin
   msg.pair_msg.limit_ms = nccl || left_ms < JOB_PAIR_MS ? left_ms : JOB_PAIR_MS;
   if (msg.pair_msg.limit_ms < JOB_PAIR_SLACK_MS) msg.pair_msg.limit_ms = JOB_PAIR_SLACK_MS;
   if (nccl) msg.pair_msg.gpus = gpus < PAIR_GPUS_MAX ? gpus : PAIR_GPUS_MAX;
+  if (!listens) pair->gpus = msg.pair_msg.gpus;
   if (listens) {
     msg.pair_msg.port = listens->port;
     msg.pair_msg.secret = listens->secret;
@@ -314,7 +315,8 @@ static bool begin(struct job *j, bool survey, uint64_t now_ms) {
   p->plan.nccl = any_gpu && j->state == JOB_FORMING; /* no worker runs */
   for (size_t i = 0; i < n; i++)
     if (any_gpu && (!p->plan.nccl || !p->nodes[i].gpus))
-      p->plan.hosts[i].lacks = xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "its agent knows no GPU of its workers");
+      p->plan.hosts[i].lacks =
+          xstrdup(p->nodes[i].gpus ? "workers run on its GPUs" : "its agent knows no GPU of its workers");
   free(v);
   free(m);
   job_log(j, LOG_INFO, "%s of %zu hosts begins", survey ? "a survey" : "a pair check", n);

@@ -317,6 +317,7 @@ RIG_TEST(test_silence_over_nccl) {
   rig_control(r, "status", "job", false);
   assert_said(r, "host n3 has a network fault");
   assert_said(r, "n3 did not answer in 9 s");
+  assert_said(r, "; good pairs reach ");
 }
 
 /* rdzvctl check. --------------------------------------------------------------------------------------------------- */
