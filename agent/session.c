@@ -769,8 +769,8 @@ int session_run(const struct session_options *o, bool *hung) {
   config.wants_progress = s->kubeflow != NULL;
   config.checks = o->options->check != NULL;
   /* NCCL is not touched if the user says so, nor the GPUs beside trainers on CPUs. */
-  bool nccl = config.settings.nccl_ids != NCCL_IDS_NEVER &&
-              (o->options->command || place_uses_nccl(o->options, o->placed));
+  bool nccl =
+      config.settings.nccl_ids != NCCL_IDS_NEVER && (o->options->command || place_uses_nccl(o->options, o->placed));
   config.gpus = nccl ? round_idle_gpus(s->round, NULL) : 0;
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
