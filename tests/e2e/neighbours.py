@@ -63,7 +63,7 @@ NEWER = [
     ("agent/sdk/rdzv.c", "    if (type == SDK_WELCOME) return rdzv_take_welcome(r, size);", "    if (type == SDK_WELCOME && r->record.welcome.features & SDK_FEATURE_CHEER) {\n      struct sdk_head cheer = rdzv_head_of(SDK_CHEER);\n      send(r->fd, &cheer, sizeof(cheer), MSG_NOSIGNAL);\n    }\n    if (type == SDK_WELCOME) return rdzv_take_welcome(r, size);"),
     ("agent/launch/plan.c", "  json_print(&text, o);\n  json_decref(o);\n  buf_reserve", '  json_object_set_new(o, "mood", json_true());\n  json_print(&text, o);\n  json_decref(o);\n  buf_reserve'),
     ("daemon/job/state_line.c", '  json_object_set_new(v, "uid",', '  json_object_set_new(v, "mood", json_true());\n  json_object_set_new(v, "uid",'),
-    ("daemon/job/state_line.c", "  jobs_save(j->jobs, &line);\n", '  jobs_save(j->jobs, &line);\n  buf_clear(&line);\n  buf_puts(&line, "{\\"event\\":\\"mood\\"}");\n  jobs_save(j->jobs, &line);\n'),
+    ("daemon/job/state_line.c", "  jobs_save(j->jobs, job_to_json(j));", '  jobs_save(j->jobs, job_to_json(j));\n  jobs_save(j->jobs, json_pack("{s:s}", "event", "mood"));'),
 ]
 
 
