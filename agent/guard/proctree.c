@@ -7,7 +7,8 @@
  * Walking down /proc/PID/task/TID/children would read one file per thread, and a worker may have hundreds.
  *
  * No answer is exact: between two reads a process can fork, exit, or be handed to another parent. Callers loop until
- * waitpid says that there is no child at all, which is exact.
+ * waitpid says that there is no child at all, which is exact: every descendant hangs on a chain of parents, and a chain
+ * whose link dies is hung on the subreaper.
  *
  * A child that was not waited for keeps its pid, so signals to children are safe. For deeper ones the start time is
  * read once more before the signal. */

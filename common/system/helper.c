@@ -254,8 +254,11 @@ size_t helper_send_waits(const struct helper *h) {
   return input_is_open(h) ? outlet_waits(&h->outlet) : 0;
 }
 
+/* Not NULL: libuv before 1.44.2 calls it unchecked if the pipe is closed first. */
+static void on_shut_down(uv_shutdown_t *shutdown, int status) {}
+
 void helper_end_input(struct helper *h) {
-  if (input_is_open(h)) uv_shutdown(&h->shutdown, (uv_stream_t *)&h->in, NULL);
+  if (input_is_open(h)) uv_shutdown(&h->shutdown, (uv_stream_t *)&h->in, on_shut_down);
 }
 
 void helper_close_input(struct helper *h) {

@@ -11,7 +11,8 @@
  *
  * MINT can be repeated: an agent that has the ids answers with them, one that is minting goes on, and only one that
  * knows nothing starts. So repeating it repairs what a broken connection lost, and what a restarted daemon has
- * forgotten. If no node has the ids yet, all are asked for again. If a node has them, it is asked for all of them.
+ * forgotten. If no node has the ids yet, none can have used any, and all are asked for again. If a node has them, it is
+ * asked for all of them.
  *
  * Two incompatible versions of NCCL are detected here, before ranks try to connect and fail without a word. It is a
  * mistake in how nodes were installed, so the job ends. Ids that were sent may be in use and cannot be replaced. */

@@ -143,7 +143,7 @@ static bool speaks_of_host(const struct suspicion_user *u, const struct suspicio
     if (!at_home && !strcmp(other->run, one->run)) return false;
     if (!one->command[0] || strcmp(other->command, one->command) != 0) continue;
     here += at_home;
-    elsewhere += !at_home && !is_excluded(u, other->host, wall_ms);
+    elsewhere += !at_home && wall_ms >= other->excluded_ms;
   }
   return (!elsewhere || 2 * elsewhere < here) && (one->nodes > 1 || one->passed);
 }
@@ -178,7 +178,7 @@ static int64_t score_elsewhere(const struct suspicion_user *u, const char *host,
   int64_t sum = 0;
   for (size_t i = 0; i < u->n; i++) {
     const struct suspicion *one = u->v[i];
-    if (one->speaks && strcmp(one->host, host) != 0 && !is_excluded(u, one->host, wall_ms)) sum += weight(one, wall_ms);
+    if (one->speaks && strcmp(one->host, host) != 0 && wall_ms >= one->excluded_ms) sum += weight(one, wall_ms);
   }
   return sum;
 }

@@ -10,8 +10,8 @@
  * effect waits: otherwise agents would fence themselves because of a slow disk.
  *
  * After a failed write, or when the file has grown, the next write rewrites the file from what the core knows, if no
- * older line is still to come. After a failure the write is tried again every few seconds: the next line may be hours
- * away, and a daemon that died before it would know less than it could. */
+ * older line is still to come: that line would stand behind newer ones. After a failure the write is tried again every
+ * few seconds: the next line may be hours away, and a daemon that died before it would know less than it could. */
 
 #include "daemon/server/saver.h"
 

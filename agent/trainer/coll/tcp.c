@@ -2,7 +2,8 @@
 /* Collectives on a ring of TCP connections. ring_op.c knows which bytes go where; this file moves them.
  *
  * Each rank has two sockets. Data comes from `prev` and goes to `next`, in frames of at most 256 KB as it becomes
- * ready. So all links of the ring work at the same time, and other frames fit in between:
+ * ready. So all links of the ring work at the same time, and other frames fit in between. The reverse direction of each
+ * socket carries no data:
  *
  *   DATA      the next bytes of the current collective
  *   WAITING   "I am alive but have nothing to send, because I wait for rank R": each second to the next rank. So at the

@@ -8,7 +8,8 @@
  * A failure is one message, which every later call repeats. The communicator is poisoned at once (nccl_comm.c). Then
  * this rank posts its position on the board, and reads the other posts for one to three seconds, so that the message
  * can name the missing rank. A wrong call is this rank's own error, and so is an error of CUDA if this rank's streams
- * have it too. The rest, and any error while ranks connect, may have begun on any rank, so the board decides.
+ * have it too: while ranks connect, a call of CUDA also fails because a peer has died. The rest may have begun on any
+ * rank, so the board decides.
  *
  * The agent's request comes by `asked`, or as -ECANCELED from the board. Over NVLink and shared memory NCCL never
  * reports that a peer has died, and this request is the first to tell. */
