@@ -196,12 +196,11 @@ static void put_what(struct buf *out, const struct verdict *v) {
     put_some(out, v->text, MISSING_SHOWN_MAX); /* names each attempt */
     return;
   case CAUSE_OTHER:
-    if (v->rank >= 0) {
+  case CAUSE_NONE: /* of a run that another daemon has ended, for example */
+    if (v->cause == CAUSE_OTHER && v->rank >= 0) {
       put_worker_death(out, v);
       return;
     }
-    /* fall through */
-  case CAUSE_NONE: /* of a run that another daemon has ended, for example */
     if (!v->text[0]) break;
     put_some(out, v->text, MISSING_SHOWN_MAX);
     return;

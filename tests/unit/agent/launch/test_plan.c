@@ -134,7 +134,7 @@ UNIT_TEST(test_headers) {
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS "0.4",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 " DIGITS ".4 ",
                                     "RDZV-LAUNCH " RDZV_VERSION "/1/1 100 4294967296:" DIGITS ".4",
-                                    "RDZV-LAUNCHED " RDZV_VERSION};
+                                    "RDZV-LAUNCHED 0.1.0/1/1 100 -"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
     e = (struct err)ERR_INIT;
     assert_int_equal(parse_header(&p, bad[i], &len, &e), -EBADMSG);
