@@ -307,10 +307,11 @@ def test_limit_of_descriptors(rdzv):
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
     d = rdzv.daemon(preexec_fn=few)
-    members = [Native(d.port) for _ in range(136)]
-    for i, n in enumerate(members):
-        n.hello(job=f"job-{i}", nodes=2, lease_ms=60000)
-        n.expect("WELCOME")
+    members = []
+    for i in range(136):  # one after the other: each has ten seconds to say who it is
+        members.append(Native(d.port))
+        members[i].hello(job=f"job-{i}", nodes=2, lease_ms=60000)
+        members[i].expect("WELCOME")
     with connect(d.port) as one_too_many:
         assert answer(one_too_many, 3) == b""
     d.expect("refused: there are 136 connections already")
