@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/version.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,8 @@ void release_put(struct buf *out) {
   buf_printf(out, "%s/%d/%d", RDZV_VERSION, PROTO_VERSION, PROTO_OLDEST);
 }
 
+enum { RELEASE_TEXT_MAX = RELEASE_MAX + 16 };
+
 struct release release_parse(const char *text, size_t len, char name[RELEASE_MAX + 1]) {
   char copy[RELEASE_TEXT_MAX + 1] = "", *rest = copy;
   memcpy(copy, text, len < RELEASE_TEXT_MAX ? len : RELEASE_TEXT_MAX);
@@ -62,16 +65,21 @@ static void put_release(struct buf *out, struct release r) {
   buf_putc(out, ')');
 }
 
-void release_misfit(struct release peer, const char *who, const char *ours, struct buf *out) {
+int release_check(struct release peer, const char *who, const char *ours, struct err *e) {
+  if (release_fits(peer)) return 0;
+  struct buf text = BUF_INIT;
   struct release own_release = {.name = RDZV_VERSION, .version = PROTO_VERSION, .oldest = PROTO_OLDEST};
   const char *older = peer.version < PROTO_OLDEST ? peer.name : RDZV_VERSION;
-  buf_printf(out, "%s has release", who);
-  put_release(out, peer);
-  buf_printf(out, ", and this %s", ours);
-  put_release(out, own_release);
-  buf_puts(out, ": upgrade rdzv where it is ");
+  buf_printf(&text, "%s has release", who);
+  put_release(&text, peer);
+  buf_printf(&text, ", and this %s", ours);
+  put_release(&text, own_release);
+  buf_puts(&text, ": upgrade rdzv where it is ");
   if (older[0])
-    buf_put_escaped(out, older, strlen(older), RELEASE_MAX);
+    buf_put_escaped(&text, older, strlen(older), RELEASE_MAX);
   else
-    buf_puts(out, "older");
+    buf_puts(&text, "older");
+  int rc = err_set(e, -EPROTO, "%s", buf_text(&text));
+  buf_finish(&text);
+  return rc;
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
+#include "common/err.h"
 
 enum {
   PROTO_VERSION = 1, /* increases with a change that no feature can express; PROTOCOL.md 11 */
@@ -45,7 +46,6 @@ struct release {
   int64_t oldest; /* 0: its own version alone */
 };
 
-enum { RELEASE_TEXT_MAX = RELEASE_MAX + 16 };
 /* "0.1.0/2/1": name, version, oldest. A later release may add more behind another slash. */
 void release_put(struct buf *out); /* of this program */
 /* Of a peer. What is malformed has version 0, which fits nothing. */
@@ -53,8 +53,8 @@ struct release release_parse(const char *text, size_t len, char name[RELEASE_MAX
 
 /* Whether this program works with such a peer. */
 bool release_fits(struct release peer);
-/* "rdzvd at node1:29400 has release 0.4.0 (protocol 3 to 4), and this rdzv-agent 0.1.0 (protocol 1): upgrade rdzv where
- * it is 0.1.0". who: the peer; ours: this program. No full stop. */
-void release_misfit(struct release peer, const char *who, const char *ours, struct buf *out);
+/* The same, with a sentence: 0; or -EPROTO and "rdzvd at node1:29400 has release 0.4.0 (protocol 3 to 4), and this
+ * rdzv-agent 0.1.0 (protocol 1): upgrade rdzv where it is 0.1.0". who: the peer; ours: this program. */
+int release_check(struct release peer, const char *who, const char *ours, struct err *e);
 
 #endif

@@ -159,12 +159,7 @@ static void on_greeting(struct branch *b, const char *line, size_t len) {
     return;
   }
   char name[RELEASE_MAX + 1];
-  struct release theirs = release_parse(line + n, len - n, name);
-  if (!release_fits(theirs)) {
-    struct buf text = BUF_INIT;
-    release_misfit(theirs, "its rdzv-agent", "rdzv-agent", &text);
-    err_set(&e, -EPROTO, "%s", buf_text(&text));
-    buf_finish(&text);
+  if (release_check(release_parse(line + n, len - n, name), "its rdzv-agent", "rdzv-agent", &e)) {
     end_branch(b, &e);
     return;
   }

@@ -236,19 +236,11 @@ int launch_header_parse(struct launch_plan *p, char *line, size_t *len, struct e
   const char *release = cut_word(&line), *length = cut_word(&line);
   if (!release) return err_set(e, -EBADMSG, wrong);
   int64_t n;
-  int rc = 0;
   char name[RELEASE_MAX + 1];
-  struct release launcher = release_parse(release, strlen(release), name);
-  if (!release_fits(launcher)) {
-    struct buf text = BUF_INIT;
-    release_misfit(launcher, "its launcher", "rdzv-agent", &text);
-    rc = err_set(e, -EPROTO, "%s", buf_text(&text));
-    buf_finish(&text);
-  } else if (!length || parse_int(length, 2, LAUNCH_PLAN_MAX, &n, NULL)) {
+  int rc = release_check(release_parse(release, strlen(release), name), "its launcher", "rdzv-agent", e);
+  if (rc == 0 && (!length || parse_int(length, 2, LAUNCH_PLAN_MAX, &n, NULL)))
     rc = err_set(e, -EBADMSG, "the plan's length is invalid");
-  } else {
-    rc = take_key(p, line, strlen(line), e);
-  }
+  if (rc == 0) rc = take_key(p, line, strlen(line), e);
   sodium_memzero(line, strlen(line));
   if (rc == 0) *len = (size_t)n;
   return rc;

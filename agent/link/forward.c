@@ -93,11 +93,12 @@ static void on_msg(struct conn *conn, struct msg *m) {
   struct call *c = d->call;
   if (!c) return;
   if (m->type == MSG_GREETING && !c->said) {
-    c->said = release_fits(msg_release(m));
+    struct err e = ERR_INIT;
+    c->said = !release_check(msg_release(m), "the daemon there", "rdzv-agent", &e);
     if (c->said)
       conn_send_bytes(conn, bytes_ref(c->frame));
     else
-      end_call(c, "the daemon there is of a release that does not fit");
+      end_call(c, e.text);
   } else if (m->type == MSG_MOVED && c->said) {
     struct call *home = &c->owner->home;
     if (c != home && !is_open(home)) {

@@ -76,12 +76,6 @@ struct rail {
   atomic_bool done;
 };
 
-static uint64_t now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 static int cuda_failed(struct rail *r, int code, const char *what) {
   const char *text = NULL;
   if (!code) return 0;
@@ -178,9 +172,9 @@ static int get(struct rail *r, unsigned char head[HEAD], int64_t n, uint64_t end
 /* What is in a large message does not matter. */
 static int take(struct rail *r, const unsigned char *head, int64_t n, struct exchange_send *out) {
   static const unsigned char block[BLOCK];
-  int rc = n <= HEAD ? exchange_take(&r->exchange, head, (size_t)n, now_us(), out, &r->e) : 0;
+  int rc = n <= HEAD ? exchange_take(&r->exchange, head, (size_t)n, monotonic_us(), out, &r->e) : 0;
   for (int64_t left = n <= HEAD ? 0 : n; left > 0 && rc == 0; left -= BLOCK)
-    rc = exchange_take(&r->exchange, block, left < BLOCK ? (size_t)left : BLOCK, now_us(), out, &r->e);
+    rc = exchange_take(&r->exchange, block, left < BLOCK ? (size_t)left : BLOCK, monotonic_us(), out, &r->e);
   return rc;
 }
 
@@ -200,7 +194,7 @@ static int exchange(struct rail *r) {
     if (take(r, head, n, &out)) break;
   }
   if (r->o->listens || (r->e.code && r->e.code != -ETIMEDOUT)) return r->e.code;
-  r->times = exchange_end(&r->exchange, now_us());
+  r->times = exchange_end(&r->exchange, monotonic_us());
   if (r->exchange.over) { /* the other end may leave; without its answer as well */
     memset(head, bye, sizeof head);
     if (!put_head(r, head, EXCHANGE_QUESTION)) get(r, head, 1, monotonic_ms() + BYE_MS);

@@ -322,10 +322,14 @@ void sup_send_hello(struct supervisor *s) {
 
 void sup_greeting(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link.state != CONNECTION_GREETING) return;
-  if (release_fits(msg_release(ev->msg)))
-    sup_send_hello(s);
+  struct err e = ERR_INIT;
+  struct buf who = BUF_INIT;
+  buf_printf(&who, "rdzvd at %s", sup_daemon_name(s));
+  if (release_check(msg_release(ev->msg), buf_text(&who), "rdzv-agent", &e))
+    sup_misfit(s, e.text);
   else
-    sup_misfit(s, msg_release(ev->msg));
+    sup_send_hello(s);
+  buf_finish(&who);
 }
 
 /* In no round the daemon's word counts. With another incarnation the earlier facts are forgotten. */

@@ -111,14 +111,9 @@ void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
   exit_after_trees(s, unfit ? EXIT_CODE_OTHER_HOST : (int)r->code);
 }
 
-void sup_misfit(struct supervisor *s, struct release daemon) {
+void sup_misfit(struct supervisor *s, const char *why) {
   if (sup_is_exiting(s)) return;
-  struct buf who = BUF_INIT, text = BUF_INIT;
-  buf_printf(&who, "rdzvd at %s", sup_daemon_name(s));
-  release_misfit(daemon, buf_text(&who), "rdzv-agent", &text);
-  sup_log(s, LOG_ERROR, "%s", buf_text(&text));
-  buf_finish(&who);
-  buf_finish(&text);
+  sup_log(s, LOG_ERROR, "%s", why);
   exit_after_trees(s, EXIT_CODE_REFUSED);
 }
 

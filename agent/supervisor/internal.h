@@ -547,7 +547,7 @@ bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf 
 void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, once or again */
 
 /* end.c */
-void sup_misfit(struct supervisor *s, struct release daemon);   /* the daemon's: final, as REFUSED is */
+void sup_misfit(struct supervisor *s, const char *why);         /* the daemon's: final, as REFUSED is */
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: for the daemon; NULL: none is sent */
 
 /* prepare.c */

@@ -141,13 +141,8 @@ bool core_hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   const struct source from = {.msg = "HELLO of", .name = h->host, .job = h->job};
   bool placed = h->phase != PHASE_NONE;
-  if (!release_fits(msg_release(ev->msg))) {
-    struct buf text = BUF_INIT;
-    release_misfit(msg_release(ev->msg), "its rdzv-agent", "rdzvd", &text);
-    refuse(c, "%s", buf_text(&text));
-    buf_finish(&text);
-    return false;
-  }
+  struct err e = ERR_INIT;
+  if (release_check(msg_release(ev->msg), "its rdzv-agent", "rdzvd", &e)) return refuse(c, "%s", e.text);
   if (h->settings.min_nodes > h->settings.max_nodes)
     return refuse(c, "--nnodes %lld:%lld has a minimum above its maximum", (long long)h->settings.min_nodes,
                   (long long)h->settings.max_nodes);

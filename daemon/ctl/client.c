@@ -309,16 +309,17 @@ static void take_reply(struct client *c, const struct msg *m) {
 static void on_msg(struct conn *conn, struct msg *m) {
   struct client *c = conn->owner;
   if (c->done) return;
-  if (m->type == MSG_GREETING && release_fits(msg_release(m))) {
-    c->asked_ms = monotonic_ms();
-    conn_send(conn, c->question);
-  } else if (m->type == MSG_GREETING) { /* it may understand CONTROL differently */
-    struct buf who = BUF_INIT, text = BUF_INIT;
+  if (m->type == MSG_GREETING) { /* one that does not fit may understand CONTROL differently */
+    struct err e = ERR_INIT;
+    struct buf who = BUF_INIT;
     buf_printf(&who, "rdzvd at %s", c->target->path);
-    release_misfit(msg_release(m), buf_text(&who), "rdzvctl", &text);
-    fail(c, EXIT_CODE_REFUSED, "%s", buf_text(&text));
+    if (release_check(msg_release(m), buf_text(&who), "rdzvctl", &e)) {
+      fail(c, EXIT_CODE_REFUSED, "%s", e.text);
+    } else {
+      c->asked_ms = monotonic_ms();
+      conn_send(conn, c->question);
+    }
     buf_finish(&who);
-    buf_finish(&text);
   } else if (m->type == MSG_CONTROL_REPLY) {
     take_reply(c, m);
   } else if (m->type == MSG_REFUSED) {

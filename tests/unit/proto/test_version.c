@@ -2,6 +2,7 @@
 /* Which releases work together, what is not sent to whom, and how an unknown word reads. */
 #include "proto/version.h"
 
+#include <errno.h>
 #include <string.h>
 #include "common/json.h"
 #include "proto/codec.h"
@@ -19,20 +20,24 @@ UNIT_TEST(test_neighbours_fit) {
     assert_int_equal(release_fits((struct release){"", cases[i].version, cases[i].oldest}), cases[i].fits);
 }
 
+static const char *sentence(struct release peer, const char *who, const char *ours) {
+  static struct err e;
+  e = (struct err)ERR_INIT;
+  assert_int_equal(release_check(peer, who, ours, &e), -EPROTO);
+  return e.text;
+}
+
 UNIT_TEST(test_a_sentence_names_both_releases) {
-  SCOPED(buf_finish) struct buf out = BUF_INIT;
-  release_misfit((struct release){"0.4.0", 4, 3}, "rdzvd at gpu1:29400", "rdzvctl", &out);
-  assert_string_equal(buf_text(&out),
+  assert_string_equal(sentence((struct release){"0.4.0", 4, 3}, "rdzvd at gpu1:29400", "rdzvctl"),
                       "rdzvd at gpu1:29400 has release 0.4.0 (protocol 3 to 4), and this rdzvctl " RDZV_VERSION
                       " (protocol 1): upgrade rdzv where it is " RDZV_VERSION);
-  buf_clear(&out);
-  release_misfit((struct release){"0.0.1", 0, 0}, "its rdzv-agent", "rdzvd", &out);
-  assert_string_equal(buf_text(&out), "its rdzv-agent has release 0.0.1 (protocol 0), and this rdzvd " RDZV_VERSION
-                                      " (protocol 1): upgrade rdzv where it is 0.0.1");
-  buf_clear(&out);
-  release_misfit((struct release){"", 0, 0}, "its rdzv-agent", "rdzvd", &out);
-  assert_non_null(strstr(buf_text(&out), "its rdzv-agent has release (protocol 0), and"));
-  assert_non_null(strstr(buf_text(&out), ": upgrade rdzv where it is older"));
+  assert_string_equal(sentence((struct release){"0.0.1", 0, 0}, "its rdzv-agent", "rdzvd"),
+                      "its rdzv-agent has release 0.0.1 (protocol 0), and this rdzvd " RDZV_VERSION
+                      " (protocol 1): upgrade rdzv where it is 0.0.1");
+  assert_string_equal(sentence((struct release){"", 0, 0}, "its rdzv-agent", "rdzvd"),
+                      "its rdzv-agent has release (protocol 0), and this rdzvd " RDZV_VERSION
+                      " (protocol 1): upgrade rdzv where it is older");
+  assert_int_equal(release_check((struct release){"", PROTO_VERSION, PROTO_OLDEST}, "it", "rdzvd", NULL), 0);
 }
 
 UNIT_TEST(test_a_release_as_a_word) {
