@@ -61,7 +61,7 @@ int rdzv_take_welcome(struct rdzv *r, size_t size) {
 }
 
 static int say_hello(struct rdzv *r, uint64_t deadline) {
-  struct sdk_hello hello = {.head = rdzv_head_of(SDK_HELLO), .release = RDZV_VERSION, .features = SDK_FEATURES};
+  struct sdk_hello hello = {.head = rdzv_head_of(SDK_HELLO), .release = RDZV_VERSION};
   int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
   if (!rc) rc = parse_env_u32(r, "RDZV_LOCAL_RANK", &hello.local_rank);
   if (rc) return rc;

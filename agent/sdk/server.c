@@ -158,7 +158,6 @@ static struct sdk_welcome welcome_of(const struct worker_conn *c) {
   w.requested = bits_of(c);
   w.checkpoint = c->of->checkpoint;
   w.saved_step = c->of->saved_step;
-  w.features = SDK_FEATURES;
   return w;
 }
 

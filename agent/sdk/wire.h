@@ -34,7 +34,8 @@
  * A worker's library and its agent may be of neighbouring releases: one lives in a container, the other one on the node.
  * Within a version a record only grows at its end, by at most SDK_GROWTH_MAX bytes, and a reader ignores what it does
  * not know there. A release that adds a field goes on to take records without it (`sizes` in server.c,
- * rdzv_take_welcome), and reads it as zero.
+ * rdzv_take_welcome), and reads it as zero. A new record goes only to a side that has said in such a field that it knows
+ * it.
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
  * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one
@@ -62,15 +63,9 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 10,
+  SDK_VERSION = 9,
   SDK_RECORD_MAX = 9216,
   SDK_GROWTH_MAX = 256, /* bytes that later releases may add to a record of this version */
-};
-
-/* What the sender of HELLO or WELCOME knows of what is optional. A record of a feature goes only to a side that has its
- * bit. */
-enum sdk_feature {
-  SDK_FEATURES = 0, /* all of this release: none yet */
 };
 
 enum sdk_type {
@@ -116,7 +111,6 @@ struct sdk_hello {
   char release[SDK_RELEASE_MAX]; /* of librdzv, for sentences */
   uint32_t round;                /* RDZV_ROUND: the agent refuses a worker of an old round; 0: the current one */
   uint32_t local_rank;
-  uint64_t features; /* enum sdk_feature: of librdzv */
 };
 
 struct sdk_welcome {
@@ -130,7 +124,6 @@ struct sdk_welcome {
   char head_addr[64];
   char node_addr[64];
   uint64_t saved_step; /* of the last SAVED here, in this round or before; 0: none */
-  uint64_t features;   /* enum sdk_feature: of the agent */
 };
 
 struct sdk_refused {

@@ -174,7 +174,7 @@ class Agent:
             assert (magic, version) == (MAGIC, VERSION)
             body = record[HEAD.size:]
             if kind == HELLO:
-                _, round_, rank = struct.unpack("<16sII8x", body)
+                _, round_, rank = struct.unpack("<16sII", body)
                 assert round_ == self.round and rank < self.world
                 with self.lock:
                     self.connections[rank] = conn
@@ -197,7 +197,7 @@ class Agent:
     def welcome(self, rank):
         numbers = struct.pack("<11I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.checkpoint, self.store_port)
         text = struct.pack("<132s64s64s64s", self.run_id.encode(), self.incarnation.encode(), self.addr.encode(), self.addr.encode())
-        return head(WELCOME) + numbers + text + struct.pack("<QQ", self.saved_step, 0)
+        return head(WELCOME) + numbers + text + struct.pack("<Q", self.saved_step)
 
     def request(self, bits=0, checkpoint=0, ranks=None):
         self.bits, self.checkpoint = bits, max(checkpoint, self.checkpoint)

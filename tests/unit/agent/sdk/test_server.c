@@ -120,12 +120,12 @@ UNIT_TEST(test_other_versions) {
   newer.hello.head.version = SDK_VERSION + 1;
   older->version = 6;
   check_bad(&d, false, &newer, sizeof(newer),
-            "librdzv 0.2.0? speaks version 11 of the workers' protocol, and rdzv-agent " RDZV_VERSION
-            " version 10; install librdzv " RDZV_VERSION " where the worker runs");
+            "librdzv 0.2.0? speaks version 10 of the workers' protocol, and rdzv-agent " RDZV_VERSION
+            " version 9; install librdzv " RDZV_VERSION " where the worker runs");
   check_bad(&d, false, older, sizeof(older), "librdzv speaks version 6 of the workers' protocol, and rdzv-agent");
-  check_bad(&d, true, &newer, sizeof(newer.hello.head), "librdzv speaks version 11 of");
+  check_bad(&d, true, &newer, sizeof(newer.hello.head), "librdzv speaks version 10 of");
   memset(newer.hello.release, 'x', sizeof(newer.hello.release)); /* no end */
-  check_bad(&d, false, &newer, sizeof(newer), "librdzv xxxxxxxxxxxxxxx speaks version 11");
+  check_bad(&d, false, &newer, sizeof(newer), "librdzv xxxxxxxxxxxxxxx speaks version 10");
   sdk_rig_close(&d);
 }
 
