@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdzvctl hosts: hosts with a past (daemon/job/suspicion.c), and the way back. A user sees what that user's jobs left. */
+/* rdzvctl hosts: hosts with a past (daemon/health/suspicion.c), and the way back. A user sees what that user's jobs left. */
 
 #include "common/json.h"
 #include "daemon/core/internal.h"

@@ -16,7 +16,7 @@
 #include "daemon/job/accounts.h"
 #include "daemon/job/effects.h"
 #include "daemon/job/limits.h"
-#include "daemon/job/suspicion.h"
+#include "daemon/health/suspicion.h"
 #include "proto/msg.h"
 
 /* The events of the state x event table (PROTOCOL.md 5). */

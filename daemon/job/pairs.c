@@ -34,7 +34,7 @@
 #include "common/deadline.h"
 #include "common/json.h"
 #include "common/mem.h"
-#include "daemon/job/pair_plan.h"
+#include "daemon/health/pair_plan.h"
 
 enum {
   SEARCH_HOSTS_MAX = 64,

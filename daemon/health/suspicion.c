@@ -23,7 +23,7 @@
  *
  * Records of one user decide for that user's jobs. Otherwise somebody could take hosts from others by failing there. */
 
-#include "daemon/job/suspicion.h"
+#include "daemon/health/suspicion.h"
 
 #include <stdlib.h>
 #include <string.h>

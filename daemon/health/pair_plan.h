@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_PAIR_PLAN_H
-#define DAEMON_JOB_PAIR_PLAN_H
+#ifndef DAEMON_HEALTH_PAIR_PLAN_H
+#define DAEMON_HEALTH_PAIR_PLAN_H
 
 /* Which hosts exchange data with which, and what the results say. Pure; it knows hosts by their numbers alone.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts with a past: which failures speak of a host, and a cluster of sixteen hosts over weeks. */
 
-#include "daemon/job/suspicion.h"
+#include "daemon/health/suspicion.h"
 
 #include <stdio.h>
 #include <string.h>

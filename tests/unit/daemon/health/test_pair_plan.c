@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/job/pair_plan.h"
+#include "daemon/health/pair_plan.h"
 #include "tests/rig/unit.h"
 
 enum { NET_MAX = 64 };

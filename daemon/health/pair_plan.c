@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/job/pair_plan.h"
+#include "daemon/health/pair_plan.h"
 
 #include <stdlib.h>
 #include "common/mem.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_JOB_SUSPICION_H
-#define DAEMON_JOB_SUSPICION_H
+#ifndef DAEMON_HEALTH_SUSPICION_H
+#define DAEMON_HEALTH_SUSPICION_H
 
 /* Hosts with a past: what failures of several jobs on one host say about it. Pure: (event, wall time) -> verdicts. */
 
